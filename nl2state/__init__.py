@@ -1,0 +1,101 @@
+"""Durable state, idempotency keys and fenced leases for blocking Python services.
+
+This package is the contract: the protocols, the values that they speak of, and the errors. A backend is another
+package: `nl2state_postgres`.
+"""
+
+from nl2state.errors import (
+    AlreadyExistsError,
+    AttemptInFlightError,
+    BusyError,
+    ConflictError,
+    CorruptError,
+    FencingRejectedError,
+    InvalidInputError,
+    KeyConflictError,
+    LeaseBusyError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PayloadError,
+    RevisionConflictError,
+    SchemaError,
+    SealingError,
+    StoreError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    TerminalError,
+    TransitionError,
+    UsageError,
+)
+from nl2state.idempotency import Attempt, IdempotencyRecord, IdempotencyStore, Reservation
+from nl2state.keys import derive_key
+from nl2state.leases import Fence, Lease, LeaseStore
+from nl2state.limits import Limits
+from nl2state.payload import Json, Value, fingerprint
+from nl2state.scope import TenantScope
+from nl2state.states import (
+    ANY_REVISION,
+    DEFAULT_LIFECYCLE,
+    NEVER,
+    FencedStateStore,
+    Lifecycle,
+    StateRecord,
+    StateStore,
+    StateView,
+)
+from nl2state.store import Retained, Store, System, Tenant, Transaction
+from nl2state.toolkit.holding import Held
+from nl2state.toolkit.idempotent import run_once, run_once_in_transaction
+
+__all__ = [
+    "ANY_REVISION",
+    "DEFAULT_LIFECYCLE",
+    "NEVER",
+    "AlreadyExistsError",
+    "Attempt",
+    "AttemptInFlightError",
+    "BusyError",
+    "ConflictError",
+    "CorruptError",
+    "Fence",
+    "FencedStateStore",
+    "FencingRejectedError",
+    "Held",
+    "IdempotencyRecord",
+    "IdempotencyStore",
+    "InvalidInputError",
+    "Json",
+    "KeyConflictError",
+    "Lease",
+    "LeaseBusyError",
+    "LeaseStore",
+    "Lifecycle",
+    "Limits",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "PayloadError",
+    "Reservation",
+    "Retained",
+    "RevisionConflictError",
+    "SchemaError",
+    "SealingError",
+    "StateRecord",
+    "StateStore",
+    "StateView",
+    "Store",
+    "StoreError",
+    "StoreTimeoutError",
+    "StoreUnavailableError",
+    "System",
+    "Tenant",
+    "TenantScope",
+    "TerminalError",
+    "Transaction",
+    "TransitionError",
+    "UsageError",
+    "Value",
+    "derive_key",
+    "fingerprint",
+    "run_once",
+    "run_once_in_transaction",
+]

@@ -1,0 +1,141 @@
+"""Idempotency: a key for each request, so that one sent again never does its work twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict
+
+from nl2state.errors import UsageError
+from nl2state.leases import Fence
+from nl2state.payload import Value
+
+__all__ = [
+    "NO_REQUEST",
+    "Attempt",
+    "IdempotencyRecord",
+    "IdempotencyStore",
+    "NoRequest",
+    "Reservation",
+    "ReserveOptions",
+]
+
+
+class _Word(Enum):
+    NO_REQUEST = "no request"
+
+
+NoRequest: TypeAlias = Literal[_Word.NO_REQUEST]
+NO_REQUEST: Final = _Word.NO_REQUEST
+"""No request was given: None is a request like any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a key's request. The number of each later attempt is greater."""
+
+    key: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What came of a reservation: an attempt to make, or the outcome of one that was completed."""
+
+    completed: bool
+    _attempt: Attempt | None
+    _outcome: Value
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt that is now the caller's. Raises UsageError where the key is completed."""
+        if self._attempt is None:
+            raise UsageError("the key is completed: there is an outcome, and no attempt")
+        return self._attempt
+
+    @property
+    def outcome(self) -> Value:
+        """The completed attempt's outcome; None is one like any other. Raises UsageError where there is none yet."""
+        if not self.completed:
+            raise UsageError("the key is not completed: there is an attempt, and no outcome")
+        return self._outcome
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyRecord:
+    """A key as it stands.
+
+    Until it is completed, `completed_at` and `outcome` are None, and `claim_until` is when its attempt ends.
+    """
+
+    attempt: Attempt
+    record_id: str | None
+    reserved_at: datetime
+    claim_until: datetime
+    completed_at: datetime | None
+    outcome: Value
+    expires_at: datetime
+
+
+class ReserveOptions(TypedDict, total=False):
+    """The options of IdempotencyStore.reserve."""
+
+    request: Value | NoRequest
+    request_fingerprint: str | None
+    record_id: str | None
+    result_ttl_seconds: Required[float]
+    attempt_ttl_seconds: Required[float]
+    wait_seconds: float
+
+
+class IdempotencyStore(Protocol):
+    """The idempotency keys of one scope.
+
+    A key has at most one live attempt, and is not run again between its completion and the end of its result's life. An
+    attempt that was superseded cannot complete, not even after the key expired, was forgotten or swept, and was
+    reserved anew. Errors of every call: StoreUnavailableError, StoreTimeoutError, OutcomeUnknownError and
+    InvalidInputError (before the backend is asked).
+    """
+
+    def reserve(
+        self,
+        key: str,
+        *,
+        request: Value | NoRequest = NO_REQUEST,
+        request_fingerprint: str | None = None,
+        record_id: str | None = None,
+        result_ttl_seconds: float,
+        attempt_ttl_seconds: float,
+        wait_seconds: float = 0.0,
+    ) -> Reservation:
+        """Reserve a key for a request, or learn its outcome.
+
+        The request is given as a value, of which only the fingerprint is stored, or as that fingerprint (`sha256:` and
+        64 hexadecimal digits); `record_id`, where given, binds the key to a record as well. The attempt is the caller's
+        for `attempt_ttl_seconds`; if it is not completed by then, another may be made. The outcome is kept for
+        `result_ttl_seconds` from its completion.
+
+        Raises KeyConflictError where the key is another request's or record's; AttemptInFlightError where another
+        attempt is still live after `wait_seconds`; UsageError in a transaction.
+        """
+        ...
+
+    def complete(self, attempt: Attempt, outcome: Value, *, fence: Fence | None = None) -> None:
+        """Keep the outcome of an attempt, guarded by a fence where one is given.
+
+        Raises FencingRejectedError where the attempt was superseded or ended, or the fence's lease was lost.
+        """
+        ...
+
+    def abandon(self, attempt: Attempt) -> None:
+        """End an attempt without an outcome, so that the key can be reserved at once. Raises FencingRejectedError."""
+        ...
+
+    def get(self, key: str) -> IdempotencyRecord | None:
+        """Return the key as it stands, or None where it is not reserved or has expired."""
+        ...
+
+    def forget(self, key: str) -> bool:
+        """Drop a key's outcome, or its attempt, which can then not complete. Returns whether there was either."""
+        ...

@@ -1,0 +1,314 @@
+"""States: records that are written by compare-and-set on their revision, and their typed views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+
+from pydantic import TypeAdapter, ValidationError
+
+from nl2state.errors import CorruptError, InvalidInputError, NotFoundError
+from nl2state.leases import Fence
+from nl2state.payload import Value
+
+__all__ = [
+    "ANY_REVISION",
+    "DEFAULT_LIFECYCLE",
+    "NEVER",
+    "ExpectedRevision",
+    "FencedStateStore",
+    "Lifecycle",
+    "StateRecord",
+    "StateStore",
+    "StateView",
+    "Ttl",
+]
+
+V = TypeVar("V")
+M = TypeVar("M")
+
+
+class _Word(Enum):
+    ANY_REVISION = "any revision"
+    NEVER = "never"
+
+
+ANY_REVISION: Final = _Word.ANY_REVISION
+"""Expect no revision: whatever the record's is. Said aloud, so that it is never what an absent or empty value means."""
+
+NEVER: Final = _Word.NEVER
+"""As the `ttl_seconds` of an update: the record no longer expires."""
+
+ExpectedRevision: TypeAlias = int | Literal[_Word.ANY_REVISION]
+Ttl: TypeAlias = float | Literal[_Word.NEVER] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord(Generic[V]):
+    """A record as a call found or left it.
+
+    `revision` counts its writes from 1; `status` is a word of its lifecycle; `is_terminal` says that it ended and is
+    not written again. `schema_version` is the application's own, of `value`; `request_id` is that of the last write.
+    The times are UTC, by the store's clock; `expires_at` is None for one that does not expire.
+    """
+
+    id: str
+    revision: int
+    status: str
+    is_terminal: bool
+    value: V
+    schema_version: int
+    request_id: str | None
+    parent_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """The statuses that a kind of record goes through.
+
+    A record begins in `initial`; one in a `terminal` status has ended. `transitions`, where given, names for each
+    status those that may follow it (to stay in a status is always allowed); where not, any status may follow any that
+    is not terminal. It belongs to a view, not to the store: the row keeps its status and whether that is terminal.
+    """
+
+    initial: str
+    statuses: frozenset[str]
+    terminal: frozenset[str] = frozenset()
+    transitions: Mapping[str, frozenset[str]] | None = None
+    _sources: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = {self.initial} | self.terminal
+        for status, following in (self.transitions or {}).items():
+            named |= {status} | following
+        if not named <= self.statuses:
+            raise InvalidInputError("a lifecycle names a status that is not among its statuses", field="statuses")
+        if self.initial in self.terminal or (self.transitions or {}).keys() & self.terminal:
+            raise InvalidInputError("a lifecycle begins in, or leads out of, a terminal status", field="terminal")
+        if self.transitions is not None:
+            leads = self.transitions.items()
+            sources = {
+                to: tuple(sorted({to, *(s for s, following in leads if to in following)})) for to in self.statuses
+            }
+            object.__setattr__(self, "_sources", sources)
+
+    def check(self, status: str) -> str:
+        """Return the status if it is one of this lifecycle's. Raises InvalidInputError."""
+        if status not in self.statuses:
+            raise InvalidInputError("status is not one of the lifecycle's", field="status")
+        return status
+
+    def sources(self, status: str) -> tuple[str, ...] | None:
+        """Return the statuses that `status` may follow, itself among them; None where any may be followed."""
+        return None if self.transitions is None else self._sources[status]
+
+
+DEFAULT_LIFECYCLE: Final = Lifecycle(
+    initial="created",
+    statuses=frozenset(
+        {"created", "queued", "running", "waiting", "compensating", "succeeded", "failed", "closed", "cancelled"}
+    ),
+    terminal=frozenset({"succeeded", "failed", "closed", "cancelled"}),
+)
+"""created, queued, running, waiting, compensating | succeeded, failed, closed, cancelled, in any order."""
+
+
+class StateStore(Protocol):
+    """The records of one scope.
+
+    Each successful write raises the record's revision by exactly 1. A refused write changes nothing. An expired record
+    is absent to every call. Errors of every call: StoreUnavailableError, StoreTimeoutError, InvalidInputError (before
+    the backend is asked); of writes also OutcomeUnknownError, when the answer was lost.
+    """
+
+    def create(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+    ) -> StateRecord[Value]:
+        """Make a record that must be absent, in the lifecycle's initial status unless another is given.
+
+        Its revision is 1, or goes on from that of its former life while the emptied row of that is not swept, so that a
+        writer of the former life is refused. Without `ttl_seconds` it does not expire. Raises AlreadyExistsError.
+        """
+        ...
+
+    def update(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        expected_revision: ExpectedRevision,
+        expected_status: str | None = None,
+        status: str | None = None,
+        ttl_seconds: Ttl = None,
+        schema_version: int | None = None,
+        request_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+    ) -> StateRecord[Value]:
+        """Write a record that is at the expected revision (and in the expected status, where one is given).
+
+        What is not given stays: the status, the schema version, and when it expires (`ttl_seconds` sets that anew, from
+        now; NEVER lifts it). `request_id` is that of this write. Refusals are judged in this order: NotFoundError,
+        RevisionConflictError (also for the status), TerminalError, TransitionError.
+        """
+        ...
+
+    def get(self, record_id: str) -> StateRecord[Value] | None:
+        """Return the record, or None where there is none."""
+        ...
+
+    def require(self, record_id: str) -> StateRecord[Value]:
+        """Return the record. Raises NotFoundError where there is none."""
+        record = self.get(record_id)
+        if record is None:
+            raise NotFoundError("there is no such record")
+        return record
+
+    def delete(self, record_id: str, *, expected_revision: ExpectedRevision) -> int:
+        """Empty a record that is at the expected revision, terminal or not, and return the revision that this made.
+
+        Raises NotFoundError or RevisionConflictError.
+        """
+        ...
+
+
+class FencedStateStore(StateStore, Protocol):
+    """A StateStore whose writes can be guarded by a lease.
+
+    With a `fence`, the write happens only while that lease is held, and its commit comes before any takeover,
+    revocation or release returns; otherwise FencingRejectedError, judged before all else. A fence may guard any
+    record of its scope: a lease names work, not a row.
+    """
+
+    def create(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Make a record that must be absent, guarded by the fence. See StateStore.create."""
+        ...
+
+    def update(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        expected_revision: ExpectedRevision,
+        expected_status: str | None = None,
+        status: str | None = None,
+        ttl_seconds: Ttl = None,
+        schema_version: int | None = None,
+        request_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Write a record at its expected revision, guarded by the fence. See StateStore.update."""
+        ...
+
+    def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
+        """Empty a record at its expected revision, guarded by the fence. See StateStore.delete."""
+        ...
+
+    def of(self, model: type[M], *, lifecycle: Lifecycle = DEFAULT_LIFECYCLE) -> StateView[M]:
+        """Return a view of these records whose values are of `model`: whatever pydantic can validate."""
+        return StateView(self, model, lifecycle)
+
+
+class CreateOptions(TypedDict, total=False):
+    """The options of FencedStateStore.create, save the lifecycle."""
+
+    status: str | None
+    ttl_seconds: float | None
+    schema_version: int
+    request_id: str | None
+    parent_id: str | None
+    fence: Fence | None
+
+
+class UpdateOptions(TypedDict, total=False):
+    """The options of FencedStateStore.update, save the lifecycle."""
+
+    expected_status: str | None
+    status: str | None
+    ttl_seconds: Ttl
+    schema_version: int | None
+    request_id: str | None
+    fence: Fence | None
+
+
+class StateView(Generic[M]):
+    """The records of a scope, with values of one model and statuses of one lifecycle.
+
+    The calls and their errors are FencedStateStore's. A value is validated as it is read: one that the model refuses
+    raises CorruptError, without a word of the value.
+    """
+
+    def __init__(self, states: FencedStateStore, model: type[M], lifecycle: Lifecycle) -> None:
+        self._states = states
+        self._adapter: TypeAdapter[M] = TypeAdapter(model)
+        self._lifecycle = lifecycle
+
+    def create(self, record_id: str, value: M, **options: Unpack[CreateOptions]) -> StateRecord[M]:
+        """Make a record that must be absent."""
+        record = self._states.create(record_id, self._dump(value), lifecycle=self._lifecycle, **options)
+        return _with_value(record, value)
+
+    def update(
+        self, record_id: str, value: M, *, expected_revision: ExpectedRevision, **options: Unpack[UpdateOptions]
+    ) -> StateRecord[M]:
+        """Write a record at its expected revision."""
+        record = self._states.update(
+            record_id, self._dump(value), expected_revision=expected_revision, lifecycle=self._lifecycle, **options
+        )
+        return _with_value(record, value)
+
+    def get(self, record_id: str) -> StateRecord[M] | None:
+        """Return the record, or None where there is none."""
+        record = self._states.get(record_id)
+        return None if record is None else _with_value(record, self._load(record.value))
+
+    def require(self, record_id: str) -> StateRecord[M]:
+        """Return the record. Raises NotFoundError where there is none."""
+        record = self._states.require(record_id)
+        return _with_value(record, self._load(record.value))
+
+    def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
+        """Empty a record at its expected revision, and return the revision that this made."""
+        return self._states.delete(record_id, expected_revision=expected_revision, fence=fence)
+
+    def _dump(self, value: M) -> Value:
+        dumped: Value = self._adapter.dump_python(value, mode="json")
+        return dumped
+
+    def _load(self, value: Value) -> M:
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError:  # it quotes the value, so it may not be chained
+            pass
+        raise CorruptError("a stored value is not of the view's model")
+
+
+def _with_value(record: StateRecord[Value], value: M) -> StateRecord[M]:
+    return StateRecord(**{name: getattr(record, name) for name in StateRecord.__slots__} | {"value": value})

@@ -1,0 +1,143 @@
+"""Store, Tenant, Transaction and System: how the capabilities are bundled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from nl2state.idempotency import IdempotencyStore
+from nl2state.leases import Fence, LeaseStore
+from nl2state.scope import TenantScope
+from nl2state.states import FencedStateStore
+from nl2state.toolkit.holding import Held
+
+__all__ = ["Retained", "Store", "System", "Tenant", "Transaction"]
+
+
+class Transaction(Protocol):
+    """Calls that commit together or not at all. A handle for one thread; the tenant that made it stays outside it.
+
+    A refusal (conflict, fencing, not found) leaves it usable; any other error of the store poisons it: every later call
+    raises UsageError, and it is rolled back. Leases can only be released in it: to acquire, renew, revoke or reserve
+    raises UsageError.
+    """
+
+    @property
+    def states(self) -> FencedStateStore:
+        """The tenant's records, in this transaction. In a fenced one, every write carries its fence."""
+        ...
+
+    @property
+    def leases(self) -> LeaseStore:
+        """The tenant's leases, in this transaction: to be released."""
+        ...
+
+    @property
+    def idempotency(self) -> IdempotencyStore:
+        """The tenant's keys, in this transaction. In a fenced one, `complete` carries its fence."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Open a savepoint: what is done in it is undone alone, with its locks, when its block raises."""
+        ...
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        """Run `call` once the outermost transaction has committed, in order; never when it, or this savepoint, did not.
+
+        All are run, though one raises; what they raise is raised then (together, as an ExceptionGroup, where they are
+        several), and the commit stands.
+        """
+        ...
+
+
+class Tenant(Protocol):
+    """What one scope may do. Safe to share between threads."""
+
+    @property
+    def states(self) -> FencedStateStore:
+        """The tenant's records."""
+        ...
+
+    @property
+    def leases(self) -> LeaseStore:
+        """The tenant's leases."""
+        ...
+
+    @property
+    def idempotency(self) -> IdempotencyStore:
+        """The tenant's idempotency keys."""
+        ...
+
+    def transaction(self, *, fence: Fence | None = None) -> AbstractContextManager[Transaction]:
+        """Open a transaction: it commits when the block ends, and is rolled back when the block raises.
+
+        With a fence, every write in it carries that fence. Raises OutcomeUnknownError where the answer to the commit
+        was lost.
+        """
+        ...
+
+    def hold(
+        self, resource: str, *, owner: str, ttl_seconds: float = 30.0, wait_seconds: float = 0.0
+    ) -> AbstractContextManager[Held]:
+        """Hold the lease of a resource for a block, kept alive by a heartbeat. See nl2state.toolkit.holding.
+
+        Raises LeaseBusyError; UsageError while this thread has a transaction open.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """How many rows of each noun a call of `retain` removed, and the scope `after` which to go on; None at the end."""
+
+    states: int
+    leases: int
+    idempotency: int
+    after: TenantScope | None
+
+
+class System(Protocol):
+    """What crosses tenants. Application code is not handed it."""
+
+    def retain(
+        self,
+        *,
+        terminal_age_seconds: float | None = None,
+        expired_age_seconds: float = 86_400.0,
+        limit: int = 1_000,
+        after: TenantScope | None = None,
+    ) -> Retained:
+        """Remove rows that nothing needs any more, skipping what is locked: a page of scopes a call, from `after` on.
+
+        Those are: records that ended longer ago than `terminal_age_seconds` (None: none of these); and what expired,
+        was deleted, released or forgotten longer ago than `expired_age_seconds`. That one is at least an hour, since
+        tokens and attempts go on rising after a row is removed only while no clock steps further back. A call removes
+        at most `limit` rows of each noun; call it again with the `after` that it returned, until that is None.
+        """
+        ...
+
+
+class Store(Protocol):
+    """A store that is open. Safe to share between threads; not over a fork."""
+
+    @property
+    def system(self) -> System:
+        """What crosses tenants."""
+        ...
+
+    def tenant(self, scope: TenantScope) -> Tenant:
+        """Return the tenant of a scope. It is light: make one where it is needed."""
+        ...
+
+    def close(self) -> None:
+        """End the heartbeat and the connections. Held leases run out. Can be called twice."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

@@ -1,0 +1,1 @@
+"""Built on the protocols alone, for every backend."""

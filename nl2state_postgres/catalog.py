@@ -1,0 +1,184 @@
+"""The named statements of `sql/*.sql`, compiled once for a schema and a clock.
+
+A statement begins with `-- name: update_state`, and a comment that says what it does and ends in what it returns. Its
+parameters are written `:name`; each name has one type, wherever it is used. Its only slots are
+`{schema}` and `{clock}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from importlib import resources
+from typing import Final
+
+from nl2state.errors import InvalidInputError, SchemaError
+
+__all__ = ["Catalog", "Returns", "Statement", "quote_schema"]
+
+PARAMETER_TYPES: Final[Mapping[str, str]] = {
+    "age_seconds": "double precision",
+    "any_revision": "boolean",
+    "attempt": "bigint",
+    "attempt_ttl_seconds": "double precision",
+    "checksum": "text",
+    "epoch": "bigint",
+    "expected_revision": "bigint",
+    "expected_status": "text",
+    "fence_owner": "text",
+    "fence_resource": "text",
+    "fence_token": "bigint",
+    "fingerprint": "bytea",
+    "idle_timeout": "text",
+    "is_terminal": "boolean",
+    "key": "text",
+    "lift_expiry": "boolean",
+    "lock_key": "bigint",
+    "lock_timeout": "text",
+    "name": "text",
+    "outcome": "bytea",
+    "outcome_encoding": "smallint",
+    "outcome_format": "smallint",
+    "owner": "text",
+    "page_size": "bigint",
+    "parent_id": "text",
+    "payload": "bytea",
+    "payload_encoding": "smallint",
+    "payload_format": "smallint",
+    "record_id": "text",
+    "request_id": "text",
+    "resource": "text",
+    "result_ttl_seconds": "double precision",
+    "schema_name": "text",
+    "schema_version": "bigint",
+    "scope": "uuid",
+    "source_statuses": "text[]",
+    "statement_timeout": "text",
+    "status": "text",
+    "timeline": "bigint",
+    "token": "bigint",
+    "ttl_seconds": "double precision",
+    "version": "integer",
+    "write_id": "uuid",
+}
+
+_HEADER = re.compile(r"^-- name: *(.*)$", re.MULTILINE)
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_RETURNS = re.compile(r"Returns: ([a-z ]+)\.$")
+_SLOT = re.compile(r"\{([^}]*)\}")
+_PIECE = re.compile(
+    r"(?P<quoted>'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")|(?P<cast>::)|(?<!\w):(?P<name>[A-Za-z_]\w*)|--[^\n]*"
+)
+_PLACEHOLDER = re.compile(r"(?<![:\w]):[a-z_]\w*")
+_WRITE = re.compile(r"\b(INSERT|UPDATE|DELETE)\b")
+_SCHEMA_BYTES_MAX = 63
+
+
+class Returns(Enum):
+    """What a statement declares that it returns."""
+
+    ONE = "one row"
+    OPTIONAL = "one row or none"
+    COUNT = "a count"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """A statement as it is sent: its parameters are `$1` and on, in the order of `parameters`."""
+
+    name: str
+    sql: str
+    parameters: tuple[str, ...]
+    returns: Returns
+    writes: bool
+
+
+class Catalog:
+    """The statements of a schema, by name."""
+
+    def __init__(self, texts: Mapping[str, str], *, schema: str, clock: str) -> None:
+        """Compile the texts of files, by file name. Raises SchemaError, which names the file, for a malformed one."""
+        self._slots = {"schema": quote_schema(schema), "clock": clock}
+        self._statements: dict[str, Statement] = {}
+        for file, text in texts.items():
+            for statement in self._parse(file, text):
+                if statement.name in self._statements:
+                    raise SchemaError(f"{file}: {statement.name} is defined twice")
+                self._statements[statement.name] = statement
+
+    @classmethod
+    def load(cls, *, schema: str, clock: str) -> Catalog:
+        """Compile this package's own statements."""
+        folder = resources.files("nl2state_postgres") / "sql"
+        files = sorted(
+            (entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name
+        )
+        return cls({entry.name: entry.read_text(encoding="utf-8") for entry in files}, schema=schema, clock=clock)
+
+    def __getitem__(self, name: str) -> Statement:
+        return self._statements[name]
+
+    def __iter__(self) -> Iterator[Statement]:
+        return iter(self._statements.values())
+
+    def _parse(self, file: str, text: str) -> Iterator[Statement]:
+        headers = list(_HEADER.finditer(text))
+        before = text[: headers[0].start()] if headers else text
+        if _without_comments(before):
+            raise SchemaError(f"{file}: a statement has no name")
+        for header, following in zip(headers, [*headers[1:], None], strict=True):
+            name = header.group(1).strip()
+            if not _NAME.fullmatch(name):
+                raise SchemaError(f"{file}: a statement's name is missing or malformed")
+            body = text[header.end() : following.start() if following else len(text)].strip()
+            yield self._compile(f"{file}: {name}", name, body)
+
+    def _compile(self, where: str, name: str, body: str) -> Statement:
+        lines = body.splitlines()
+        comment = [line for line in lines if line.startswith("--")]
+        declared = _RETURNS.search(comment[-1]) if comment else None
+        if declared is None or declared.group(1) not in {returns.value for returns in Returns}:
+            raise SchemaError(f"{where}: its comment does not end in what it returns")
+        sql = _without_comments(body).removesuffix(";")
+        if not sql or ";" in sql:
+            raise SchemaError(f"{where}: it is not one statement")
+        for slot in _SLOT.findall(sql):
+            if slot not in self._slots:
+                raise SchemaError(f"{where}: unknown slot")
+        sql, parameters = _number(where, _SLOT.sub(lambda match: self._slots[match.group(1)], sql))
+        return Statement(name, sql, parameters, Returns(declared.group(1)), writes=bool(_WRITE.search(sql)))
+
+
+def quote_schema(schema: str) -> str:
+    """Return a schema's name as an SQL identifier. Raises InvalidInputError for one that cannot be."""
+    if not schema or len(schema.encode()) > _SCHEMA_BYTES_MAX or not schema.isprintable() or schema.startswith("pg_"):
+        raise InvalidInputError("schema is not a name that a schema can have", field="schema", limit=_SCHEMA_BYTES_MAX)
+    if set(schema) & set("{}:$"):
+        raise InvalidInputError("schema has a character that its statements use", field="schema")
+    return '"' + schema.replace('"', '""') + '"'
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")).strip()
+
+
+def _number(where: str, sql: str) -> tuple[str, tuple[str, ...]]:
+    """Replace `:name` by `$n` and its type, so that a NULL and a value are planned alike."""
+    parameters: list[str] = []
+
+    def replace(piece: re.Match[str]) -> str:
+        if piece["quoted"] and _PLACEHOLDER.search(piece["quoted"]):
+            raise SchemaError(f"{where}: a placeholder inside quotes is not one")
+        name = piece["name"]
+        if name is None:
+            return piece.group()
+        if name not in PARAMETER_TYPES:
+            raise SchemaError(f"{where}: unknown parameter {name}")
+        if name not in parameters:
+            parameters.append(name)
+        return f"${parameters.index(name) + 1}::{PARAMETER_TYPES[name]}"
+
+    return _PIECE.sub(replace, sql), tuple(parameters)

@@ -1,0 +1,366 @@
+"""The connections, and one statement in one round trip; transactions and their savepoints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+import psycopg
+import psycopg_pool
+from psycopg.adapt import AdaptersMap
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
+
+from nl2state.errors import (
+    InvalidInputError,
+    StoreError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    UsageError,
+)
+from nl2state_postgres import sqlstates
+from nl2state_postgres.catalog import Catalog, Returns, Statement
+from nl2state_postgres.settings import Settings
+
+__all__ = ["Connection", "Database", "Session", "TransactionSession", "conninfo_of"]
+
+Row: TypeAlias = tuple[Any, ...]
+
+_ADAPTERS: Final = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(int, Int8BinaryDumper)  # or each size of an integer would be planned anew
+_ADAPTERS.register_dumper(str, StrBinaryDumper)
+
+_CONNECT: Final[dict[str, Any]] = {
+    "autocommit": True,
+    "context": _ADAPTERS,
+    "cursor_factory": psycopg.RawCursor,
+    "prepare_threshold": None,  # what is prepared is said at each call
+}
+
+
+def conninfo_of(dsn: str, settings: Settings) -> str:
+    """Return the DSN with what every connection of ours needs. Raises InvalidInputError for one that cannot be read."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        pass
+    else:
+        packets = {"keepalives": 1, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+        ours = {
+            "connect_timeout": max(2, round(settings.connect_timeout_seconds)),  # libpq takes whole seconds, 2 at least
+            "tcp_user_timeout": round(1_000 * settings.statement_timeout_seconds),
+            **packets,
+        }
+        fixed = {"client_encoding": "UTF8", "application_name": settings.application_name}
+        return psycopg.conninfo.make_conninfo("", **{**ours, **given, **fixed})
+    raise InvalidInputError("dsn cannot be read", field="dsn")
+
+
+class Connection(psycopg.Connection[Row]):
+    """A connection that was set up for our statements. Its repr tells nothing of the server: the pool logs it."""
+
+    epoch = 0
+    prepare = False
+
+    @classmethod
+    def bare(cls, conninfo: str) -> Connection:
+        """Open a connection that is not set up: for migrations. Raises StoreUnavailableError."""
+        try:
+            return super().connect(conninfo, **_CONNECT)
+        except psycopg.Error:
+            pass
+        raise StoreUnavailableError("the server cannot be reached, or refused the role or the database")
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> Connection:
+        """Open and set up a connection, for `settings` and a `catalog` among the keywords.
+
+        Raises psycopg.OperationalError, with words of ours: the pool logs them.
+        """
+        connection: Connection | None = None
+        try:
+            connection = cls.bare(conninfo)
+            connection._set_up(kwargs["settings"], kwargs["catalog"])
+        except StoreError as error:
+            reason = error.args[0]
+        else:
+            return connection
+        if connection is not None:
+            connection.close()
+        raise psycopg.OperationalError(reason)
+
+    def __repr__(self) -> str:
+        return f"<nl2state connection {id(self):#x}>"
+
+    def run(self, statement: Statement, values: dict[str, Any], *, in_doubt: bool = False) -> psycopg.Cursor[Row]:
+        """Run a statement. Raises a StoreError; the driver's stays here."""
+        if "epoch" in statement.parameters:
+            values["epoch"] = self.epoch
+        return self.send(
+            statement.sql, [values[name] for name in statement.parameters], in_doubt=in_doubt and statement.writes
+        )
+
+    def send(self, sql: str, parameters: list[Any] | None = None, *, in_doubt: bool = False) -> psycopg.Cursor[Row]:
+        """Send one command. Raises a StoreError; the driver's stays here."""
+        try:
+            if parameters is None:
+                return self.execute(sql)
+            return self.execute(sql, parameters, prepare=self.prepare, binary=True)
+        except psycopg.Error as error:
+            told = sqlstates.failure(error, in_doubt=in_doubt)
+            unfit = sqlstates.ends_connection(error.sqlstate)
+        if unfit:
+            self.close()
+        raise told
+
+    def _set_up(self, settings: Settings, catalog: Catalog) -> None:
+        timeouts = {
+            "idle_timeout": _milliseconds(settings.transaction_idle_seconds),
+            "lock_timeout": _milliseconds(settings.lock_timeout_seconds),
+            "statement_timeout": _milliseconds(settings.statement_timeout_seconds),
+        }
+        self.run(catalog["set_up_session"], timeouts)
+        self.prepare = settings.prepare
+        self.epoch = self._read_epoch(catalog) if settings.epoch is None else settings.epoch
+
+    def _read_epoch(self, catalog: Catalog) -> int:
+        """Return the epoch of this session's tokens: a session to a primary keeps one timeline for life."""
+        while True:
+            base, last, timeline = self.run(catalog["read_epoch"], {}).fetchone() or (None, None, None)
+            if timeline is None:
+                raise StoreUnavailableError("the server is in recovery")
+            if timeline == last:
+                return int(base + timeline)
+            self.run(catalog["note_timeline"], {"timeline": timeline})
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1_000)))
+
+
+class Session(Protocol):
+    """Where a capability's statements run: on a connection of the pool each, or in one transaction."""
+
+    def row(self, name: str, **values: Any) -> Row | None:
+        """Run a statement that returns a row, or none."""
+        ...
+
+    def count(self, name: str, **values: Any) -> int:
+        """Run a statement that returns a count of rows."""
+        ...
+
+
+class Database:
+    """A pool of connections. As a session, each statement is its own transaction. Safe to share between threads."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        catalog: Catalog,
+        settings: Settings,
+        *,
+        size: tuple[int, int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.catalog = catalog
+        self.monotonic = monotonic
+        self._open_here = threading.local()
+        self._pool = psycopg_pool.ConnectionPool(
+            conninfo,
+            connection_class=Connection,
+            kwargs={"settings": settings, "catalog": catalog},
+            min_size=size[0],
+            max_size=size[1],
+            timeout=settings.checkout_timeout_seconds,
+            open=True,
+        )
+
+    def close(self) -> None:
+        """Close the connections. A call that is running ends in an error."""
+        self._pool.close()
+
+    @property
+    def has_open_transaction_here(self) -> bool:
+        """Whether this thread has a transaction open."""
+        return bool(getattr(self._open_here, "depth", 0))
+
+    def row(self, name: str, **values: Any) -> Row | None:
+        """Run a statement that returns a row, or none."""
+        statement = _declared(self.catalog[name], Returns.ONE, Returns.OPTIONAL)
+        with self._checkout() as connection:
+            return connection.run(statement, values, in_doubt=True).fetchone()
+
+    def count(self, name: str, **values: Any) -> int:
+        """Run a statement that returns a count of rows."""
+        statement = _declared(self.catalog[name], Returns.COUNT)
+        with self._checkout() as connection:
+            return connection.run(statement, values, in_doubt=True).rowcount
+
+    @contextmanager
+    def transaction(self) -> Iterator[TransactionSession]:
+        """Open a transaction on a connection of its own. It commits when the block ends."""
+        with self._checkout() as connection:
+            session = TransactionSession(connection, self.catalog)
+            self._open_here.depth = getattr(self._open_here, "depth", 0) + 1
+            try:
+                with session.block():
+                    yield session
+            finally:
+                self._open_here.depth -= 1
+        session.run_after_commit()
+
+    @contextmanager
+    def _checkout(self) -> Iterator[Connection]:
+        connection = self._take()
+        try:
+            yield connection
+        finally:
+            self._pool.putconn(connection)
+
+    def _take(self) -> Connection:
+        try:
+            return self._pool.getconn()
+        except psycopg_pool.PoolClosed:
+            told: StoreError = UsageError("the store is closed")
+        except psycopg_pool.TooManyRequests:
+            told = StoreUnavailableError("too many calls wait for a connection")
+        except psycopg_pool.PoolTimeout:
+            connected = self._pool.get_stats()["pool_size"] > 0
+            told = (
+                StoreTimeoutError("no connection came free")
+                if connected
+                else StoreUnavailableError("no connection could be made")
+            )
+        raise told
+
+
+def _declared(statement: Statement, *returns: Returns) -> Statement:
+    if statement.returns not in returns:
+        raise UsageError(f"{statement.name} is declared to return {statement.returns.value}")
+    return statement
+
+
+class TransactionSession:
+    """A transaction on one connection, for one thread. BEGIN waits for its first statement: an unused one is free."""
+
+    def __init__(self, connection: Connection, catalog: Catalog) -> None:
+        self._connection = connection
+        self._catalog = catalog
+        self._thread = threading.get_ident()
+        self._begun = False
+        self._ended = False
+        self._poison: StoreError | None = None
+        self._savepoints = 0
+        self._after_commit: list[Callable[[], object]] = []
+
+    def row(self, name: str, **values: Any) -> Row | None:
+        """Run a statement that returns a row, or none. An error poisons the transaction."""
+        return self._run(_declared(self._catalog[name], Returns.ONE, Returns.OPTIONAL), values).fetchone()
+
+    def count(self, name: str, **values: Any) -> int:
+        """Run a statement that returns a count of rows. An error poisons the transaction."""
+        return self._run(_declared(self._catalog[name], Returns.COUNT), values).rowcount
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        """Keep a call for when the transaction has committed."""
+        self._check()
+        self._after_commit.append(call)
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Commit at the end of the block, or roll back. Raises what poisoned the transaction, if the block did not."""
+        try:
+            yield
+        except BaseException:
+            self._roll_back()
+            raise
+        if self._poison is not None:
+            self._roll_back()
+            raise _again(self._poison)
+        self._ended = True
+        if self._begun:
+            self._commit()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what the block did, and heal what it poisoned, when it raises."""
+        self._check()
+        self._begin()
+        self._savepoints += 1
+        name, kept = f"s{self._savepoints}", len(self._after_commit)
+        self._guarded(f"SAVEPOINT {name}")
+        try:
+            yield
+            if self._poison is not None:
+                raise _again(self._poison)
+        except BaseException:
+            del self._after_commit[kept:]
+            if not self._connection.closed:
+                self._poison = None
+                self._guarded(f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        self._guarded(f"RELEASE SAVEPOINT {name}")
+
+    def run_after_commit(self) -> None:
+        """Run what was kept for now: all of it, whatever one of them raises."""
+        raised: list[Exception] = []
+        for call in self._after_commit:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  # the caller's own; raised below
+                raised.append(error)
+        if len(raised) == 1:
+            raise raised[0]
+        if raised:
+            raise ExceptionGroup("several calls after the commit failed", raised)
+
+    def _run(self, statement: Statement, values: dict[str, Any]) -> psycopg.Cursor[Row]:
+        self._check()
+        self._begin()
+        try:
+            return self._connection.run(statement, values)
+        except StoreError as error:
+            self._poison = error
+            raise
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._guarded("BEGIN")
+            self._begun = True
+
+    def _guarded(self, command: str) -> None:
+        try:
+            self._connection.send(command)
+        except StoreError as error:
+            self._poison = error
+            raise
+
+    def _commit(self) -> None:
+        answer = self._connection.send("COMMIT", in_doubt=True).statusmessage
+        if answer != "COMMIT":  # the server says ROLLBACK, without an error, when it had aborted the transaction
+            raise StoreUnavailableError("the server rolled the transaction back")
+
+    def _roll_back(self) -> None:
+        self._ended = True
+        self._after_commit.clear()
+        if self._begun and not self._connection.closed:
+            try:
+                self._connection.send("ROLLBACK")
+            except StoreError:
+                self._connection.close()  # which rolls back as well
+
+    def _check(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise UsageError("a transaction is used by the thread that opened it")
+        if self._ended:
+            raise UsageError("the transaction has ended")
+        if self._poison is not None:
+            raise UsageError(f"the transaction failed before ({self._poison.code}), and is to be rolled back")
+
+
+def _again(error: StoreError) -> StoreError:
+    """Return an error as it was, without the traceback and context that it gathered."""
+    rebuild, parts = error.__reduce__()
+    return cast("StoreError", rebuild(*parts))

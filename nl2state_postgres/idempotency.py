@@ -1,0 +1,96 @@
+"""Idempotency on PostgreSQL. The statements, and what they rest on, are in sql/idempotency.sql."""
+
+from __future__ import annotations
+
+import hashlib
+
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, InvalidInputError, KeyConflictError
+from nl2state.idempotency import NO_REQUEST, Attempt, IdempotencyRecord, IdempotencyStore, NoRequest, Reservation
+from nl2state.leases import Fence
+from nl2state.payload import Value, fingerprint, fingerprint_bytes
+from nl2state_postgres import rows
+from nl2state_postgres.binding import BIGINT_MAX, Binding
+from nl2state_postgres.waiting import Waiting
+
+__all__ = ["PostgresIdempotency"]
+
+
+class PostgresIdempotency(IdempotencyStore):
+    """The idempotency keys of one scope. What the calls promise is IdempotencyStore's."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    def reserve(
+        self,
+        key: str,
+        *,
+        request: Value | NoRequest = NO_REQUEST,
+        request_fingerprint: str | None = None,
+        record_id: str | None = None,
+        result_ttl_seconds: float,
+        attempt_ttl_seconds: float,
+        wait_seconds: float = 0.0,
+    ) -> Reservation:
+        """Reserve a key for a request, or learn its outcome."""
+        binding = self._binding
+        binding.refuse_in_transaction("reserve")  # an attempt that is rolled back would be numbered again
+        if (request is NO_REQUEST) is (request_fingerprint is None):
+            raise InvalidInputError("a request or its fingerprint is needed, and not both", field="request")
+        if request is not NO_REQUEST:
+            request_fingerprint = fingerprint(request, binding.limits)
+        values = {
+            "key": binding.id("key", key),
+            "record_id": binding.optional_id("record_id", record_id),
+            "fingerprint": _bound(fingerprint_bytes(request_fingerprint or "", field="request_fingerprint"), record_id),
+            "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
+            "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
+        }
+        waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
+        while True:
+            row = binding.write("reserve_key", None, **values)
+            if row is None:
+                raise AssertionError("reserve_key returns one row")
+            attempt, mine, same, completed_at, claim_until, *kept, at = row
+            if not same:
+                raise KeyConflictError("the key is another request's")
+            if mine:
+                return Reservation(False, Attempt(key, attempt), None)
+            if completed_at is not None:
+                return Reservation(True, None, rows.outcome(*kept))
+            remaining = max(0.0, (claim_until - at).total_seconds())
+            waiting.sleep_or_raise(AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining))
+
+    def complete(self, attempt: Attempt, outcome: Value, *, fence: Fence | None = None) -> None:
+        """Keep the outcome of an attempt."""
+        binding = self._binding
+        fence = binding.fence_of(fence)
+        columns = binding.payload("outcome", outcome)
+        row = binding.write("complete_key", fence, **self._checked(attempt), **columns)
+        if row is None:
+            binding.require_fence(fence)
+            raise FencingRejectedError("the attempt was superseded, or has ended")
+
+    def abandon(self, attempt: Attempt) -> None:
+        """End an attempt without an outcome."""
+        if self._binding.write("abandon_key", None, **self._checked(attempt)) is None:
+            raise FencingRejectedError("the attempt was superseded, or has ended")
+
+    def get(self, key: str) -> IdempotencyRecord | None:
+        """Return the key as it stands, or None where it is not reserved or has expired."""
+        row = self._binding.row("get_key", key=self._binding.id("key", key))
+        return None if row is None else rows.idempotency_record(key, row)
+
+    def forget(self, key: str) -> bool:
+        """Drop a key's outcome, or its attempt, which can then not complete."""
+        return self._binding.write("forget_key", None, key=self._binding.id("key", key)) is not None
+
+    def _checked(self, attempt: Attempt) -> dict[str, str | int]:
+        if not isinstance(attempt, Attempt) or type(attempt.number) is not int or not 0 <= attempt.number <= BIGINT_MAX:
+            raise InvalidInputError("attempt is not a key's attempt", field="attempt")
+        return {"key": self._binding.id("key", attempt.key), "attempt": attempt.number}
+
+
+def _bound(request: bytes, record_id: str | None) -> bytes:
+    """Return the fingerprint of a request, bound to a record where there is one: another record makes it another."""
+    return request if record_id is None else hashlib.sha256(request + record_id.encode()).digest()

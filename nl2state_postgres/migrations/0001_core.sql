@@ -1,0 +1,72 @@
+-- States, leases, idempotency keys, and what the schema knows of its server.
+-- No foreign keys between nouns, and every key begins with the scope: the tables can be distributed by it as they are.
+
+CREATE TABLE {schema}.metadata (
+  singleton   boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+  epoch_base  bigint  NOT NULL,  -- added to the server's timeline to make the epoch of tokens
+  timeline    bigint  NOT NULL   -- the last one seen: a lower one says that this is another server
+);
+INSERT INTO {schema}.metadata (epoch_base, timeline) VALUES (0, 0);
+
+CREATE TABLE {schema}.states (
+  scope             uuid              NOT NULL,
+  record_id         text COLLATE "C"  NOT NULL,
+  revision          bigint            NOT NULL,
+  status            text COLLATE "C"  NOT NULL,
+  is_terminal       boolean           NOT NULL,
+  schema_version    bigint            NOT NULL,
+  payload           bytea,                      -- NULL: deleted
+  payload_encoding  smallint          NOT NULL,
+  payload_format    smallint          NOT NULL,
+  request_id        text COLLATE "C",
+  parent_id         text COLLATE "C",
+  write_id          uuid              NOT NULL,
+  created_at        timestamptz       NOT NULL,
+  updated_at        timestamptz       NOT NULL,
+  expires_at        timestamptz,
+  ended_at          timestamptz,                -- when it became terminal, or was deleted
+  deleted_at        timestamptz,
+  PRIMARY KEY (scope, record_id)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- For retention. Both columns are set seldom, so that an ordinary update stays HOT.
+CREATE INDEX states_ended ON {schema}.states (scope, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX states_expiring ON {schema}.states (scope, expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE {schema}.leases (
+  scope        uuid              NOT NULL,
+  resource     text COLLATE "C"  NOT NULL,
+  owner        text COLLATE "C",                -- NULL: free
+  token        bigint            NOT NULL,
+  turn         boolean           NOT NULL DEFAULT false,
+  ttl_seconds  double precision  NOT NULL,
+  metadata     bytea,
+  write_id     uuid              NOT NULL,
+  acquired_at  timestamptz       NOT NULL,
+  expires_at   timestamptz       NOT NULL,      -- of a free one: when it came free
+  PRIMARY KEY (scope, resource)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- Nothing looks this up. It makes each toggle of `turn` a key update, which a fenced write's FOR KEY SHARE cannot pass by;
+-- so no unique index may ever contain a column that a renewal changes.
+CREATE UNIQUE INDEX leases_turn ON {schema}.leases (scope, resource, turn);
+
+CREATE TABLE {schema}.keys (
+  scope                uuid              NOT NULL,
+  key                  text COLLATE "C"  NOT NULL,
+  fingerprint          bytea             NOT NULL,  -- of the request, and of the record where the key is bound to one
+  record_id            text COLLATE "C",
+  attempt              bigint            NOT NULL,
+  write_id             uuid              NOT NULL,
+  attempt_ttl_seconds  double precision  NOT NULL,
+  result_ttl_seconds   double precision  NOT NULL,
+  reserved_at          timestamptz       NOT NULL,
+  claim_until          timestamptz       NOT NULL,
+  completed_at         timestamptz,
+  outcome              bytea,                       -- NULL: none yet, or its fingerprint alone
+  outcome_encoding     smallint,
+  outcome_format       smallint,
+  outcome_fingerprint  bytea,
+  expires_at           timestamptz       NOT NULL,
+  PRIMARY KEY (scope, key)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);

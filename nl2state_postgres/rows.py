@@ -1,0 +1,78 @@
+"""From a row to a model: the one decoder of every path. The columns are those of `sql/*.sql`, in their order."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from nl2state.errors import CorruptError
+from nl2state.idempotency import Attempt, IdempotencyRecord
+from nl2state.leases import Fence, Lease, deadline
+from nl2state.payload import Encoding, Payload, Value, decode
+from nl2state.states import StateRecord
+
+__all__ = ["idempotency_record", "lease", "outcome", "state_record", "state_value"]
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+def state_record(record_id: str, row: Row, value: Value) -> StateRecord[Value]:
+    """Decode the columns of a state that its writes return."""
+    revision, status, is_terminal, schema_version, request_id, parent_id, created_at, updated_at, expires_at = row[:9]
+    return StateRecord(
+        id=record_id,
+        revision=revision,
+        status=status,
+        is_terminal=is_terminal,
+        value=value,
+        schema_version=schema_version,
+        request_id=request_id,
+        parent_id=parent_id,
+        created_at=created_at,
+        updated_at=updated_at,
+        expires_at=expires_at,
+    )
+
+
+def state_value(row: Row) -> Value:
+    """Decode the payload that follows a state's columns in `get_state`."""
+    return _value(*row[9:12])
+
+
+def lease(
+    fence: Fence, row: Row, *, sent_at: float, ttl_seconds: float | None = None, taken_over: bool = False
+) -> Lease:
+    """Decode a lease that was asked for at `sent_at`, for its own TTL unless another is given."""
+    _, own_ttl_seconds, acquired_at, expires_at = row
+    return Lease(
+        fence=fence,
+        ttl_seconds=own_ttl_seconds,
+        acquired_at=acquired_at,
+        expires_at=expires_at,
+        deadline=deadline(sent_at, own_ttl_seconds if ttl_seconds is None else ttl_seconds),
+        taken_over=taken_over,
+    )
+
+
+def outcome(data: bytes | None, encoding: int | None, form: int | None) -> Value:
+    """Decode an outcome; None where the key has none."""
+    return None if data is None else _value(data, encoding, form)
+
+
+def idempotency_record(key: str, row: Row) -> IdempotencyRecord:
+    """Decode a key."""
+    attempt, record_id, reserved_at, claim_until, completed_at, expires_at, *kept = row
+    return IdempotencyRecord(
+        attempt=Attempt(key, attempt),
+        record_id=record_id,
+        reserved_at=reserved_at,
+        claim_until=claim_until,
+        completed_at=completed_at,
+        outcome=outcome(*kept),
+        expires_at=expires_at,
+    )
+
+
+def _value(data: bytes, encoding: int | None, form: int | None) -> Value:
+    if encoding not in (Encoding.JSON, Encoding.BYTES) or form is None:
+        raise CorruptError("a stored payload is of an encoding that this code does not know")
+    return decode(Payload(data, Encoding(encoding), form))

@@ -1,0 +1,49 @@
+"""How a store uses its server: its connections, and the settings of their sessions."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Settings"]
+
+
+class Settings(BaseModel):
+    """The settings of a PostgresStore. Durations are in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    connections_min: int = Field(default=1, ge=0)
+    """Connections that are kept open. One more, for the heartbeat, is opened with the first lease that is held."""
+
+    connections_max: int = Field(default=8, ge=1)
+    """Connections at most. More threads than that wait for one another."""
+
+    connect_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long opening a connection may take."""
+
+    checkout_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long a call waits for a free connection."""
+
+    statement_timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long a statement may take on the server, all its waits included."""
+
+    lock_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long a statement waits for one lock. A takeover waits so long for the former holder's open transaction."""
+
+    transaction_idle_seconds: float = Field(default=30.0, gt=0)
+    """How long a transaction may stay open between two statements before the server ends it.
+
+    A holder that is stopped inside a transaction delays its successor by at most its TTL and this.
+    """
+
+    prepare: bool = True
+    """Whether statements are prepared. Turn it off behind a pooler that hands out a connection a transaction."""
+
+    application_name: str = Field(default="nl2state", min_length=1, max_length=63)
+    """What the server shows as the name of these sessions."""
+
+    epoch: int | None = Field(default=None, ge=0, le=4_095)
+    """The epoch of tokens, where the server has no timeline to read: raised after each restore or fail-over."""
+
+    clock: str = "clock_timestamp()"
+    """The SQL expression that is the store's clock. Another one is for tests, which move it."""

@@ -1,0 +1,110 @@
+-- A row can be reserved anew when it expired, or when its attempt ran out uncompleted and the request is the same:
+-- that is FREE, which the conflict clause of reserve_key repeats for each column, because a plain guarded upsert would
+-- return no row when the other insert commits after this statement's snapshot. It always returns exactly one.
+-- Attempts are numbered as tokens are (see leases.sql), and a row is emptied and never deleted by a call: a deleted one
+-- would let reserve, forget, reserve within one millisecond give one attempt twice.
+
+-- name: reserve_key
+-- Reserves a key, or says how it stands; one that is not FREE is seen, and neither locked nor written. Returns: one row.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :attempt_ttl_seconds) AS claim_until,
+        {clock} + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds)) AS expires_at,
+        (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_attempt),
+     seen AS MATERIALIZED (SELECT k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine,
+               k.fingerprint = :fingerprint AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
+               k.outcome_format
+          FROM {schema}.keys k, t
+         WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
+           AND (k.completed_at IS NOT NULL OR k.claim_until > t.at OR k.fingerprint <> :fingerprint)),
+     new AS (INSERT INTO {schema}.keys AS k (scope, key, fingerprint, record_id, attempt, write_id, attempt_ttl_seconds,
+               result_ttl_seconds, reserved_at, claim_until, expires_at)
+        SELECT :scope, :key, :fingerprint, :record_id, t.first_attempt, :write_id, :attempt_ttl_seconds,
+               :result_ttl_seconds, t.at, t.claim_until, t.expires_at
+          FROM t WHERE NOT EXISTS (SELECT 1 FROM seen)
+        ON CONFLICT (scope, key) DO UPDATE
+           SET attempt = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN greatest(k.attempt + 1, excluded.attempt) ELSE k.attempt END,
+               fingerprint = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.fingerprint ELSE k.fingerprint END,
+               record_id = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.record_id ELSE k.record_id END,
+               write_id = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.write_id ELSE k.write_id END,
+               attempt_ttl_seconds = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.attempt_ttl_seconds ELSE k.attempt_ttl_seconds END,
+               result_ttl_seconds = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.result_ttl_seconds ELSE k.result_ttl_seconds END,
+               reserved_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.reserved_at ELSE k.reserved_at END,
+               claim_until = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.claim_until ELSE k.claim_until END,
+               completed_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN NULL ELSE k.completed_at END,
+               outcome = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN NULL ELSE k.outcome END,
+               outcome_encoding = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN NULL ELSE k.outcome_encoding END,
+               outcome_format = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN NULL ELSE k.outcome_format END,
+               outcome_fingerprint = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN NULL ELSE k.outcome_fingerprint END,
+               expires_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+                 THEN excluded.expires_at ELSE k.expires_at END
+        RETURNING k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine, k.fingerprint = :fingerprint AS same,
+                  k.completed_at, k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format)
+SELECT k.*, t.at FROM t, (SELECT * FROM seen UNION ALL SELECT * FROM new) k;
+
+-- name: complete_key
+-- Keeps the outcome of an attempt that was not superseded, for its TTL from now. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => k.result_ttl_seconds) AS until
+          FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
+UPDATE {schema}.keys k
+   SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
+       write_id = :write_id, expires_at = t.until
+  FROM t
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+RETURNING k.attempt;
+
+-- name: complete_key_fenced
+-- complete_key while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => k.result_ttl_seconds) AS until
+          FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
+UPDATE {schema}.keys k
+   SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
+       write_id = :write_id, expires_at = t.until
+  FROM held, t
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+RETURNING k.attempt;
+
+-- name: abandon_key
+-- Ends an attempt without an outcome: the key is free. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.keys k SET write_id = :write_id, claim_until = t.at, expires_at = t.at FROM t
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+RETURNING k.attempt;
+
+-- name: forget_key
+-- Empties and expires a key that is not expired yet. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.keys k
+   SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
+       write_id = :write_id, claim_until = t.at, expires_at = t.at
+  FROM t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
+RETURNING k.attempt;
+
+-- name: get_key
+-- A key that is not expired. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT k.attempt, k.record_id, k.reserved_at, k.claim_until, k.completed_at, k.expires_at, k.outcome, k.outcome_encoding,
+       k.outcome_format
+  FROM {schema}.keys k, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at;
+
+-- name: sweep_keys
+-- Removes keys of one scope that expired that long ago. Returns: a count.
+WITH gone AS MATERIALIZED (SELECT scope, key, attempt FROM {schema}.keys
+        WHERE scope = :scope AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
+        ORDER BY key LIMIT :page_size FOR UPDATE SKIP LOCKED)
+DELETE FROM {schema}.keys k USING gone
+ WHERE k.scope = :scope AND k.key = gone.key AND k.attempt = gone.attempt;

@@ -1,0 +1,95 @@
+-- The lock protocol. What may run beside what is said by the strength of the lock on the lease's row:
+--   a fenced write      FOR KEY SHARE: "this grant stays until I commit"
+--   renew               an update that is no key update: it does not wait for open fenced writes
+--   release, revoke,    FOR UPDATE, then an update that toggles `turn`, a key update: they wait for open fenced writes,
+--     takeover          and when they have committed, no older token can commit
+--   acquire, when free  a guarded upsert that is no key update
+-- `turn` is needed: FOR KEY SHARE on a row version that a renewal replaced walks the chain of versions without checking
+-- them again, and stops only at a key update. An update after FOR UPDATE is recorded as one only while no other locker
+-- shares the row; one that changes a column of a unique index always is. docs/decisions/0001-lease-lock-protocol.md
+--
+-- A grant's token is the greater of the row's token + 1 and FIRST_TOKEN: the epoch in the high bits, the milliseconds since
+-- 2025 in the low 41. So it rises within the life of a row whatever the clock does, and over sweeping, restore, upgrade and
+-- fail-over. It stays below 2^53 for 4,095 epochs, and so survives JSON.
+
+-- name: acquire_lease
+-- Grants a lease that is new or free. A held one is seen, and not locked. Returns: one row or none.
+WITH busy AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL),
+     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
+        (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token)
+INSERT INTO {schema}.leases AS l (scope, resource, owner, token, ttl_seconds, write_id, acquired_at, expires_at)
+SELECT :scope, :resource, :owner, t.first_token, :ttl_seconds, :write_id, t.at, t.until
+  FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
+ON CONFLICT (scope, resource) DO UPDATE
+   SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token), ttl_seconds = excluded.ttl_seconds,
+       metadata = NULL, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+ WHERE l.owner IS NULL
+RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
+
+-- name: take_over_lease
+-- Grants a lease whose holder let it expire, once that holder's open writes have ended. Returns: one row or none.
+WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
+        WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND expires_at <= (SELECT {clock}) FOR UPDATE),
+     t AS MATERIALIZED (SELECT dead.token, {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
+        (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
+UPDATE {schema}.leases l
+   SET owner = :owner, turn = NOT l.turn, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
+       metadata = NULL, write_id = :write_id, acquired_at = t.at, expires_at = t.until
+  FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
+RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
+
+-- name: inspect_lease
+-- Who holds a lease, and for how many seconds yet (none or fewer: it expired). Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT l.owner, extract(epoch FROM l.expires_at - t.at)::double precision
+  FROM {schema}.leases l, t WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL;
+
+-- name: renew_lease
+-- Moves the deadline of a valid lease, never back, by a given TTL or its own. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => coalesce(:ttl_seconds, (SELECT ttl_seconds
+        FROM {schema}.leases WHERE scope = :scope AND resource = :resource))) AS until)
+UPDATE {schema}.leases l SET expires_at = greatest(l.expires_at, t.until) FROM t
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > t.at
+RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
+
+-- name: release_lease
+-- Frees a lease that is still this grant's, expired or not, once its open writes have ended. Returns: one row or none.
+WITH mine AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
+        WHERE scope = :scope AND resource = :resource AND owner = :owner AND token = :token FOR UPDATE),
+     t AS MATERIALIZED (SELECT mine.token, {clock} AS at FROM mine)
+UPDATE {schema}.leases l SET owner = NULL, turn = NOT l.turn, write_id = :write_id, expires_at = t.at
+  FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
+RETURNING l.token;
+
+-- name: expire_lease
+-- The first half of a revocation: new fenced writes fail from now on, so that they cannot starve its other half.
+-- Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.leases l SET expires_at = t.at FROM t
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL AND l.expires_at > t.at
+RETURNING l.token;
+
+-- name: revoke_lease
+-- The other half: frees that grant, or with no token whichever there is. Its expiry is not looked at: a renewal that
+-- waited behind the first half may have moved it. Returns: one row or none.
+WITH theirs AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
+        WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND (:token IS NULL OR token = :token) FOR UPDATE),
+     t AS MATERIALIZED (SELECT theirs.token, {clock} AS at FROM theirs)
+UPDATE {schema}.leases l SET owner = NULL, turn = NOT l.turn, write_id = :write_id, expires_at = t.at
+  FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
+RETURNING l.token;
+
+-- name: check_fence
+-- Whether a grant is still valid, for the words of a refusal alone: it proves nothing. Returns: one row or none.
+SELECT l.token FROM {schema}.leases l
+ WHERE l.scope = :scope AND l.resource = :fence_resource AND l.owner = :fence_owner AND l.token = :fence_token
+   AND l.expires_at > (SELECT {clock});
+
+-- name: sweep_leases
+-- Removes leases of one scope that expired or came free that long ago. Returns: a count.
+WITH gone AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
+        WHERE scope = :scope AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
+        ORDER BY resource LIMIT :page_size FOR UPDATE SKIP LOCKED)
+DELETE FROM {schema}.leases l USING gone
+ WHERE l.scope = :scope AND l.resource = gone.resource AND l.token = gone.token;

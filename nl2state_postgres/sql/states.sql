@@ -1,0 +1,153 @@
+-- Each write exists twice: as it is, and guarded by a fence, which adds `held` (see leases.sql) and nothing else.
+
+-- name: get_state
+-- The live record. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+       s.expires_at, s.payload, s.payload_encoding, s.payload_format
+  FROM {schema}.states s, t
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+
+-- name: create_state
+-- Makes a record, or revives an emptied or expired row. A live one is seen, and not locked. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
+     live AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
+        WHERE s.scope = :scope AND s.record_id = :record_id
+          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at))
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, :record_id, 1, :status, :is_terminal, :schema_version, :payload, :payload_encoding,
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
+  FROM t WHERE NOT EXISTS (SELECT 1 FROM live)
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = s.revision + 1, status = excluded.status, is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, parent_id = excluded.parent_id,
+       write_id = excluded.write_id, created_at = excluded.created_at, updated_at = excluded.updated_at,
+       expires_at = excluded.expires_at, ended_at = excluded.ended_at, deleted_at = NULL
+ WHERE s.deleted_at IS NOT NULL OR s.expires_at <= excluded.updated_at
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: create_state_fenced
+-- create_state while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
+     live AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
+        WHERE s.scope = :scope AND s.record_id = :record_id
+          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at))
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, :record_id, 1, :status, :is_terminal, :schema_version, :payload, :payload_encoding,
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
+  FROM held, t WHERE NOT EXISTS (SELECT 1 FROM live)
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = s.revision + 1, status = excluded.status, is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, parent_id = excluded.parent_id,
+       write_id = excluded.write_id, created_at = excluded.created_at, updated_at = excluded.updated_at,
+       expires_at = excluded.expires_at, ended_at = excluded.ended_at, deleted_at = NULL
+ WHERE s.deleted_at IS NOT NULL OR s.expires_at <= excluded.updated_at
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: update_state
+-- Writes a live record at its expected revision, unless it is terminal. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
+       schema_version = coalesce(:schema_version, s.schema_version), payload = :payload,
+       payload_encoding = :payload_encoding, payload_format = :payload_format, request_id = :request_id,
+       write_id = :write_id, updated_at = t.at, ended_at = CASE WHEN :is_terminal THEN t.at END,
+       expires_at = CASE WHEN :lift_expiry THEN NULL ELSE coalesce(t.until, s.expires_at) END
+  FROM t
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND (:any_revision OR s.revision = :expected_revision)
+   AND (:expected_status IS NULL OR s.status = :expected_status)
+   AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: update_state_fenced
+-- update_state while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
+       schema_version = coalesce(:schema_version, s.schema_version), payload = :payload,
+       payload_encoding = :payload_encoding, payload_format = :payload_format, request_id = :request_id,
+       write_id = :write_id, updated_at = t.at, ended_at = CASE WHEN :is_terminal THEN t.at END,
+       expires_at = CASE WHEN :lift_expiry THEN NULL ELSE coalesce(t.until, s.expires_at) END
+  FROM held, t
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND (:any_revision OR s.revision = :expected_revision)
+   AND (:expected_status IS NULL OR s.status = :expected_status)
+   AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: delete_state
+-- Empties a live record at its expected revision; the row keeps the revision for a day. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
+       write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
+  FROM t
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND (:any_revision OR s.revision = :expected_revision)
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+RETURNING s.revision;
+
+-- name: delete_state_fenced
+-- delete_state while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
+       write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
+  FROM held, t
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND (:any_revision OR s.revision = :expected_revision)
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+RETURNING s.revision;
+
+-- name: explain_state
+-- Why a write was refused: the live record as it is, all NULL where there is none. Returns: one row.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT s.revision, s.status, s.is_terminal
+  FROM t LEFT JOIN {schema}.states s
+    ON s.scope = :scope AND s.record_id = :record_id
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+
+-- name: sweep_ended_states
+-- Removes records of one scope that ended that long ago. Returns: a count.
+WITH gone AS MATERIALIZED (SELECT scope, record_id, revision FROM {schema}.states
+        WHERE scope = :scope AND ended_at <= (SELECT {clock}) - make_interval(secs => :age_seconds) AND deleted_at IS NULL
+        ORDER BY ended_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
+DELETE FROM {schema}.states s USING gone
+ WHERE s.scope = :scope AND s.record_id = gone.record_id AND s.revision = gone.revision;
+
+-- name: sweep_deleted_states
+-- Removes emptied rows of one scope that were deleted that long ago. Returns: a count.
+WITH gone AS MATERIALIZED (SELECT scope, record_id, revision FROM {schema}.states
+        WHERE scope = :scope AND ended_at <= (SELECT {clock}) - make_interval(secs => :age_seconds) AND deleted_at IS NOT NULL
+        ORDER BY ended_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
+DELETE FROM {schema}.states s USING gone
+ WHERE s.scope = :scope AND s.record_id = gone.record_id AND s.revision = gone.revision;
+
+-- name: sweep_expired_states
+-- Removes records of one scope that expired that long ago. Returns: a count.
+WITH gone AS MATERIALIZED (SELECT scope, record_id, revision FROM {schema}.states
+        WHERE scope = :scope AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
+        ORDER BY expires_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
+DELETE FROM {schema}.states s USING gone
+ WHERE s.scope = :scope AND s.record_id = gone.record_id AND s.revision = gone.revision;

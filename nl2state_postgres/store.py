@@ -1,0 +1,213 @@
+"""The store on PostgreSQL: how its capabilities, its connections and its heartbeat are bundled."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from nl2state.errors import InvalidInputError, UsageError
+from nl2state.leases import Fence
+from nl2state.limits import Limits, check_seconds
+from nl2state.scope import TenantScope
+from nl2state.store import Retained, Transaction
+from nl2state.toolkit.holding import Heartbeat, Held, hold
+from nl2state_postgres.binding import Binding
+from nl2state_postgres.catalog import Catalog
+from nl2state_postgres.database import Database, TransactionSession, conninfo_of
+from nl2state_postgres.idempotency import PostgresIdempotency
+from nl2state_postgres.leases import PostgresLeases
+from nl2state_postgres.schema import prepare
+from nl2state_postgres.settings import Settings
+from nl2state_postgres.states import PostgresStates
+
+__all__ = ["PostgresStore", "PostgresTenant", "PostgresTransaction"]
+
+_HEARTBEAT_LOCK_SECONDS = 1.0
+_EXPIRED_AGE_SECONDS_MIN = 3_600.0
+_SCOPES_MAX = 100
+_PAGE_SIZE_MAX = 10_000
+_COUNTS = {"states": 0, "leases": 0, "idempotency": 0}
+_DEFAULTS = Settings()
+
+
+class PostgresTransaction:
+    """A transaction on one connection. What it promises is Transaction's."""
+
+    def __init__(self, binding: Binding, session: TransactionSession) -> None:
+        self._session = session
+        self.states = PostgresStates(binding)
+        self.leases = PostgresLeases(binding)
+        self.idempotency = PostgresIdempotency(binding)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Open a savepoint. It is used by this same handle."""
+        with self._session.savepoint():
+            yield self
+
+    def after_commit(self, call: Callable[[], object]) -> None:
+        """Run `call` once the outermost transaction has committed."""
+        self._session.after_commit(call)
+
+
+class PostgresTenant:
+    """What one scope may do. What it promises is Tenant's."""
+
+    def __init__(self, binding: Binding, database: Database, heartbeat: Heartbeat, renewals: PostgresLeases) -> None:
+        self._binding = binding
+        self._database = database
+        self._heartbeat = heartbeat
+        self._renewals = renewals
+        self.states = PostgresStates(binding)
+        self.leases = PostgresLeases(binding)
+        self.idempotency = PostgresIdempotency(binding)
+
+    @contextmanager
+    def transaction(self, *, fence: Fence | None = None) -> Iterator[Transaction]:
+        """Open a transaction, all of whose writes carry the fence where one is given."""
+        fence = self._binding.fence_of(fence)
+        with self._database.transaction() as session:
+            yield PostgresTransaction(
+                replace(self._binding, session=session, fence=fence, in_transaction=True), session
+            )
+
+    def hold(
+        self, resource: str, *, owner: str, ttl_seconds: float = 30.0, wait_seconds: float = 0.0
+    ) -> AbstractContextManager[Held]:
+        """Hold the lease of a resource for a block, kept alive by the store's heartbeat."""
+        if self._database.has_open_transaction_here:
+            raise UsageError("hold does not work in a transaction: do it around the transaction")
+        return hold(
+            self,
+            self._heartbeat,
+            self._renewals,
+            resource,
+            owner=owner,
+            ttl_seconds=ttl_seconds,
+            wait_seconds=wait_seconds,
+        )
+
+
+class PostgresSystem:
+    """What crosses tenants. What it promises is System's."""
+
+    def __init__(self, database: Database, limits: Limits) -> None:
+        self._database = database
+        self._limits = limits
+
+    def retain(
+        self,
+        *,
+        terminal_age_seconds: float | None = None,
+        expired_age_seconds: float = 86_400.0,
+        limit: int = 1_000,
+        after: TenantScope | None = None,
+    ) -> Retained:
+        """Remove rows that nothing needs any more, scope by scope."""
+        most = self._limits.ttl_seconds_max
+        expired = check_seconds("expired_age_seconds", expired_age_seconds, least=_EXPIRED_AGE_SECONDS_MIN, most=most)
+        terminal = None
+        if terminal_age_seconds is not None:
+            terminal = check_seconds("terminal_age_seconds", terminal_age_seconds, most=most)
+        if type(limit) is not int or not 1 <= limit <= _PAGE_SIZE_MAX:
+            raise InvalidInputError("limit is out of its bounds", field="limit", limit=_PAGE_SIZE_MAX)
+        removed = Counter[str]()
+        seen = UUID(int=0) if after is None else after.uuid
+        for _ in range(_SCOPES_MAX):
+            scope = (self._database.row("next_scope", scope=seen) or (None,))[0]
+            if scope is None:
+                return Retained(**_COUNTS | removed, after=None)
+            for noun, statement, age_seconds in _sweeps(expired, terminal):
+                page_size = limit - removed[noun]
+                removed[noun] += self._database.count(
+                    statement, scope=scope, age_seconds=age_seconds, page_size=page_size
+                )
+            if max(removed.values()) >= limit:
+                break
+            seen = scope
+        return Retained(**_COUNTS | removed, after=TenantScope(seen))
+
+
+def _sweeps(expired: float, terminal: float | None) -> Iterator[tuple[str, str, float]]:
+    """Yield the noun, the statement and the age of each clean-up of a scope."""
+    if terminal is not None:
+        yield "states", "sweep_ended_states", terminal
+    yield "states", "sweep_deleted_states", expired
+    yield "states", "sweep_expired_states", expired
+    yield "leases", "sweep_leases", expired
+    yield "idempotency", "sweep_keys", expired
+
+
+class PostgresStore:
+    """A store on a PostgreSQL server, 14 or later. Safe to share between threads; not over a fork."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        catalog: Catalog,
+        *,
+        settings: Settings,
+        limits: Limits,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Connect to a schema that is there. Applications call `open`."""
+        size = settings.connections_min, settings.connections_max
+        self._database = Database(conninfo, catalog, settings, size=size, monotonic=monotonic)
+        # the heartbeat's own, so that it is never behind a busy pool; opened with the first lease that is held
+        beating = settings.model_copy(update={"lock_timeout_seconds": _HEARTBEAT_LOCK_SECONDS})
+        self._beating = Database(conninfo, catalog, beating, size=(0, 1), monotonic=monotonic)
+        self._heartbeat = Heartbeat(monotonic)
+        self._limits = limits
+        self._monotonic = monotonic
+        self.system = PostgresSystem(self._database, limits)
+
+    @classmethod
+    def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str = "nl2state",
+        migrate: bool = True,
+        settings: Settings = _DEFAULTS,
+        limits: Limits | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> PostgresStore:
+        """Open a store on the server that the DSN names, in a schema of its own.
+
+        With `migrate`, the schema is made, or brought up to this code, first; that is safe from many processes at once.
+        Without, it must be there and fit. `monotonic` is the clock of this client's own deadlines. Raises SchemaError,
+        StoreUnavailableError, StoreTimeoutError, InvalidInputError.
+        """
+        conninfo = conninfo_of(dsn, settings)
+        catalog = Catalog.load(schema=schema, clock=settings.clock)
+        prepare(conninfo, catalog, schema, migrate=migrate)
+        return cls(conninfo, catalog, settings=settings, limits=limits or Limits(), monotonic=monotonic)
+
+    def tenant(self, scope: TenantScope) -> PostgresTenant:
+        """Return the tenant of a scope. It is light: make one where it is needed."""
+        binding = self._binding(scope.uuid, self._database)
+        renewals = PostgresLeases(self._binding(scope.uuid, self._beating))
+        return PostgresTenant(binding, self._database, self._heartbeat, renewals)
+
+    def close(self) -> None:
+        """End the heartbeat and the connections. Held leases run out. Can be called twice."""
+        self._heartbeat.close()
+        self._beating.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _binding(self, scope: UUID, database: Database) -> Binding:
+        return Binding(scope, database, self._limits, self._monotonic)
