@@ -30,9 +30,8 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from nl2state.errors import StoreUnavailableError, UsageError
 
@@ -48,12 +47,12 @@ _TEMPORARY_LOCK = "temporary.lock"
 # What needs no quotes in a dsn and, with "/.s.PGSQL.5432", fits in sockaddr_un: 107 bytes on Linux, 103 on macOS.
 _SOCKET_FOLDER = re.compile(r"[\w./-]{1,89}", re.ASCII)
 _FIXED_SETTINGS = {"listen_addresses": "", "port": "5432", "unix_socket_permissions": "0777"}
+_SOCKET_SETTING = "unix_socket_directories"
 _LOCK_FILE_EXISTS = "F0001"  # the SQLSTATE with which a server refuses data that an older server still holds
 
 # Fast shutdown, immediate shutdown (which kills stuck backends after 5 s), kill; the seconds that each may take.
 _STOP_LADDER = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 7.0), (signal.SIGKILL, 5.0))
-# When Python dies nobody climbs the ladder, and of the two orderly shutdowns only the immediate one is bounded. What
-# was committed is kept: the next start recovers it from the WAL.
+# When Python dies nobody climbs the ladder: the one orderly shutdown that is bounded. It loses nothing committed.
 _ORPHANED_SIGNAL = signal.SIGQUIT
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # here: no import after a fork
@@ -80,9 +79,7 @@ class EmbeddedPostgres:
     Guaranteed: one server at a time on a home; after close(), an open() that failed or Python's ordinary exit, no
     process and no temporary folder is left. When Python is killed the server stops at once (on Linux; elsewhere when
     the home is next opened), and the next start of any server removes the temporary folders. Started by root, the
-    server runs as the user `nobody`. To a forked child the server is not open: it cannot stop its parent's.
-
-    Not thread-safe: one thread opens, restarts and closes.
+    server runs as the user `nobody`. To a forked child its parent's server is not open. Not for several threads.
     """
 
     def __init__(
@@ -96,16 +93,14 @@ class EmbeddedPostgres:
         self._settings = dict(settings or {})
         self._start_timeout_seconds = start_timeout_seconds
         self._resources: ExitStack | None = None  # what close() undoes; None when not open
-        names = {name.lower().replace("-", "_") for name in self._settings}
-        if fixed := names & {*_FIXED_SETTINGS, "unix_socket_directories"}:
+        if fixed := {name.lower().replace("-", "_") for name in self._settings} & {*_FIXED_SETTINGS, _SOCKET_SETTING}:
             raise UsageError(f"the embedded server listens on a unix socket of its own: {fixed} cannot be set")
 
     def open(self) -> Self:
         """Start the server and wait until it takes connections; a new home gets its cluster first.
 
-        Raises UsageError (already open; the wheel is not installed; another process has the home; as root, a home that
-        `nobody` cannot enter), StoreUnavailableError (it did not start; the message ends with the server's log) and
-        OSError (the home cannot be written).
+        Raises UsageError (already open; no wheel; another has the home; as root, a home that `nobody` cannot enter),
+        StoreUnavailableError (it did not start: the message ends with its log), OSError (the home cannot be written).
         """
         if self._resources is not None:
             raise UsageError("the server is already open")
@@ -122,10 +117,7 @@ class EmbeddedPostgres:
         return self
 
     def close(self) -> None:
-        """Stop the server (fast, then immediate, then killed: at most 22 s) and remove what is temporary.
-
-        Safe to call twice. In a forked child it does nothing.
-        """
+        """Stop the server (at most 22 s) and remove what is temporary. Called twice, or in a forked child: nothing."""
         if self._resources is not None and os.getpid() == self._opener_pid:
             resources, self._resources = self._resources, None
             resources.close()
@@ -137,7 +129,7 @@ class EmbeddedPostgres:
         """
         self._opened()
         self._server.process.kill()
-        self._server.join(5.0)
+        self._server.gone.wait(5.0)
 
     def restart(self) -> None:
         """Stop the server, unless it is dead already, and start it on the same data, with the same dsn.
@@ -174,18 +166,19 @@ class EmbeddedPostgres:
     def _start(self, resources: ExitStack, deadline: float) -> None:
         site = self._site
         settings = {"log_line_prefix": "%m [%p] %e ", **self._settings, **_FIXED_SETTINGS}  # %e: _LOCK_FILE_EXISTS
-        settings["unix_socket_directories"] = str(site.socket)
+        settings[_SOCKET_SETTING] = str(site.socket)
         arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         while True:
             _retire_older_postmaster(site.data, deadline)
             server = self._server = _Program(site, "postgres", "-D", str(site.data), *arguments)
             resources.callback(server.stop)
             server.start()
-            while server.is_alive() and time.monotonic() < deadline:
+            pid = str(server.process.pid)
+            while not server.gone.is_set() and time.monotonic() < deadline:
                 lines = _postmaster_pid_file(site.data)
-                if lines[:1] == [str(server.process.pid)] and lines[7:8] == ["ready"]:
+                if lines[:1] == [pid] and lines[7:8] == ["ready"]:
                     return
-                server.join(0.005)
+                server.gone.wait(0.005)
             server.stop()
             words = site.log_tail()
             if _LOCK_FILE_EXISTS not in words or time.monotonic() > deadline:
@@ -193,8 +186,7 @@ class EmbeddedPostgres:
             time.sleep(0.02)  # backends of a killed postmaster still hold its memory, and are on their way out
 
 
-@dataclass(frozen=True)
-class _Site:
+class _Site(NamedTuple):
     """Where one server lives. `user` is whom it runs as, None for our own."""
 
     home: Path
@@ -213,9 +205,8 @@ class _Site:
 class _Program(threading.Thread):
     """One run of a program of PostgreSQL's, started from a thread that ends when all its processes are gone.
 
-    A thread of its own, because the kernel takes the end of the thread that started the program for its parent's
-    death, and because no KeyboardInterrupt is raised in it. A daemon, because Python's exit joins the others before
-    atexit runs, and it is there that the server is stopped.
+    A thread of its own, because the kernel takes that thread's end for the parent's death, and because no
+    KeyboardInterrupt is raised in it. A daemon, because Python joins the others before atexit, where the server stops.
     """
 
     def __init__(self, site: _Site, name: str, *arguments: str) -> None:
@@ -223,14 +214,15 @@ class _Program(threading.Thread):
         self._site = site
         self._command = [str(site.programs / name), *arguments]
         self._process: Future[subprocess.Popen[bytes]] = Future()
+        self.gone = threading.Event()  # not is_alive(): before Python 3.13 a Ctrl-C in join() makes it lie
 
     def run(self) -> None:
         if not self._process.set_running_or_notify_cancel():
             return
         site, python_pid = self._site, os.getpid()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         try:
-            with os.fdopen(os.open(site.home / "server.log", flags, 0o600), "wb") as log:
+            log_descriptor = os.open(site.home / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(log_descriptor, "wb") as log:
                 process = subprocess.Popen(  # noqa: S603  # our own command line, no shell
                     self._command,
                     stdin=subprocess.DEVNULL,
@@ -245,39 +237,38 @@ class _Program(threading.Thread):
                     # Called after setuid, which would undo it. It takes no lock that a thread may hold at the fork.
                     preexec_fn=lambda: die_with_parent(_ORPHANED_SIGNAL, parent_pid=python_pid),  # noqa: PLW1509
                 )
+            self._process.set_result(process)
+            # All processes of the program hold its stdout, and say nothing there that matters: its end says that all
+            # are gone. The postmaster's children have sessions of their own, and a killed postmaster leaves them.
+            process.communicate()
         except (OSError, subprocess.SubprocessError) as error:
             self._process.set_exception(StoreUnavailableError(f"PostgreSQL cannot be run: {error}"))
-            return
-        self._process.set_result(process)
-        # All processes of the program hold its stdout, and say nothing there that matters: its end says that all are
-        # gone. The postmaster's children are in sessions of their own, and a killed postmaster leaves them behind.
-        process.communicate()
+        finally:
+            self.gone.set()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
         return self._process.result()
 
     def stop(self) -> None:
-        if self._process.cancel() or self._process.exception() is not None:
+        if self._process.cancel() or self._process.exception() is not None:  # never started, and now never will
             return
         for signal_number, bound_seconds in _STOP_LADDER:
-            if self.is_alive():
+            if not self.gone.is_set():
                 self.process.send_signal(signal_number)
-                self.join(bound_seconds)
+                self.gone.wait(bound_seconds)
 
 
 def _make_site(resources: ExitStack, named_home: Path | None) -> _Site:
     """Lock and lay out a home. What has to be undone is on `resources`."""
     wheel = _wheel_folder()
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
-    if named_home is None:
-        parent = Path(tempfile.gettempdir()).resolve()
-        home = _claim_folder(resources, parent if _can_enter(parent, user) else _TMP)
-    else:
-        home = named_home
+    parent = Path(tempfile.gettempdir()).resolve()
+    home = named_home or _claim_folder(resources, parent if _can_enter(parent, user) else _TMP)
+    if named_home:
         _claim_home(resources, home, user)
     socket = home / "socket"
-    if named_home is not None or not _SOCKET_FOLDER.fullmatch(str(socket)):
+    if named_home or not _SOCKET_FOLDER.fullmatch(str(socket)):
         socket = _claim_folder(resources, _TMP) / "socket"
     _make_private(socket, user)
     if not _can_enter(wheel / _POSTGRES, user):
@@ -316,8 +307,7 @@ def _copy_wheel(wheel: Path, home: Path) -> Path:
 
 def _make_private(folder: Path, user: pwd.struct_passwd | None) -> None:
     folder.mkdir(mode=0o700)
-    if user is not None:
-        os.chown(folder, user.pw_uid, user.pw_gid)
+    os.chown(folder, user.pw_uid if user else -1, user.pw_gid if user else -1)
 
 
 def _claim_home(resources: ExitStack, home: Path, user: pwd.struct_passwd | None) -> None:
@@ -340,14 +330,14 @@ def _claim_folder(resources: ExitStack, parent: Path) -> Path:
                 _lock(sweeping, lock)
                 _retire_older_postmaster(lock.parent / "data", time.monotonic() + 7.0)
                 _remove_folder(lock.parent)
-    # a name that no other has, so that the removal can be arranged first
-    folder = parent / f"{_PREFIX}{secrets.token_hex(8)}"
+    folder = parent / f"{_PREFIX}{secrets.token_hex(8)}"  # a name of no other's, so that its removal comes first
     resources.callback(_remove_folder, folder)
     folder.mkdir()
     folder.chmod(0o711)
     # Locked first and named then: a lock file of this name that is free has an owner who is dead, at any moment.
     _lock(resources, folder / "new.lock")
     (folder / "new.lock").rename(folder / _TEMPORARY_LOCK)
+    resources.callback(_remove_folder, folder)  # while it is locked
     return folder
 
 
@@ -374,18 +364,16 @@ def _make_cluster(resources: ExitStack, site: _Site, deadline: float, *, durable
     initdb = _Program(site, "initdb", "-D", str(fresh), *options)
     resources.callback(initdb.stop)
     initdb.start()
-    initdb.join(max(0.0, deadline - time.monotonic()))
+    initdb.gone.wait(max(0.0, deadline - time.monotonic()))
     if initdb.process.poll() != 0:
         raise StoreUnavailableError(f"initdb failed or took too long; its log ends with:\n{site.log_tail()}")
     fresh.rename(site.data)
 
 
 def _postmaster_pid_file(data: Path) -> list[str]:
-    """Return the stripped lines of postmaster.pid, none when there is no such file."""
-    try:
+    with suppress(FileNotFoundError):
         return [line.strip() for line in (data / "postmaster.pid").read_text(errors="replace").split("\n")]
-    except FileNotFoundError:
-        return []
+    return []
 
 
 def _retire_older_postmaster(data: Path, deadline: float) -> None:

@@ -1,0 +1,200 @@
+"""The promises about states."""
+
+from __future__ import annotations
+
+import pytest
+
+from nl2state.errors import (
+    AlreadyExistsError,
+    FencingRejectedError,
+    InvalidInputError,
+    NotFoundError,
+    RevisionConflictError,
+    TerminalError,
+    TransitionError,
+)
+from nl2state.leases import Fence
+from nl2state.payload import Value
+from nl2state.states import ANY_REVISION, NEVER, Lifecycle, StateRecord
+from nl2state.testing.harness import Harness, together
+
+__all__ = ["TestCompareAndSet", "TestRefusals"]
+
+_ORDERS = Lifecycle(
+    initial="new",
+    statuses=frozenset({"new", "paid", "shipped"}),
+    terminal=frozenset({"shipped"}),
+    transitions={"new": frozenset({"paid"}), "paid": frozenset({"shipped"})},
+)
+_DAY = 86_400.0
+
+
+class TestCompareAndSet:
+    """P2: each successful write raises the revision by exactly 1, and only at the revision that was expected."""
+
+    def test_each_write_raises_the_revision_by_one(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        revisions = [states.create("r", 0).revision]
+        revisions += [states.update("r", n, expected_revision=n).revision for n in range(1, 5)]
+        revisions.append(states.delete("r", expected_revision=5))
+        assert revisions == [1, 2, 3, 4, 5, 6]
+
+    def test_a_write_at_another_revision_is_refused_and_told(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "first")
+        states.update("r", "second", expected_revision=1)
+        for write in (
+            lambda: states.update("r", "late", expected_revision=1),
+            lambda: states.delete("r", expected_revision=1),
+            lambda: states.update("r", "early", expected_revision=3),
+        ):
+            with pytest.raises(RevisionConflictError) as refused:
+                write()
+            assert (refused.value.revision, refused.value.status) == (2, "created")
+        assert states.require("r").value == "second"
+
+    def test_of_many_writers_at_one_revision_one_wins(self, harness: Harness) -> None:
+        harness.tenant().states.create("r", None)
+        stores = [harness.tenant(client=n % 2).states for n in range(8)]
+        outcomes = together(8, lambda n: stores[n].update("r", n, expected_revision=1))
+        won = [outcome for outcome in outcomes if isinstance(outcome, StateRecord)]
+        told = [outcome for outcome in outcomes if isinstance(outcome, RevisionConflictError)]
+        assert (len(won), len(told)) == (1, 7)
+        assert harness.tenant().states.require("r").value == won[0].value
+        assert {error.revision for error in told} == {2}
+
+    def test_of_many_creations_one_wins(self, harness: Harness) -> None:
+        stores = [harness.tenant(client=n % 2).states for n in range(8)]
+        outcomes = together(8, lambda n: stores[n].create("r", n))
+        assert sum(isinstance(outcome, StateRecord) for outcome in outcomes) == 1
+        assert sum(isinstance(outcome, AlreadyExistsError) for outcome in outcomes) == 7
+
+    def test_an_expectation_is_said_aloud(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", 1)
+        for nothing in (0, -1, None, "", "1", 1.0, True):
+            with pytest.raises(InvalidInputError) as refused:
+                states.update("r", 2, expected_revision=nothing)  # type: ignore[arg-type]  # which is the point
+            assert refused.value.field == "expected_revision"
+        assert states.update("r", 2, expected_revision=ANY_REVISION).revision == 2
+
+    def test_any_revision_finds_the_record_absent(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        with pytest.raises(NotFoundError):
+            states.update("r", 1, expected_revision=ANY_REVISION)
+        with pytest.raises(NotFoundError):
+            states.delete("r", expected_revision=ANY_REVISION)
+        with pytest.raises(NotFoundError):
+            states.require("r")
+        assert states.get("r") is None
+
+    def test_a_record_made_again_goes_on_from_its_last_revision(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("deleted", "a")
+        states.delete("deleted", expected_revision=1)
+        states.create("expired", "a", ttl_seconds=60)
+        harness.advance(61)
+        for record_id, revision in (("deleted", 3), ("expired", 2)):
+            assert states.get(record_id) is None
+            assert states.create(record_id, "b").revision == revision
+            with pytest.raises(RevisionConflictError):
+                states.update(record_id, "of the former life", expected_revision=1)
+
+    def test_a_swept_record_begins_anew(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a")
+        states.delete("r", expected_revision=1)
+        harness.advance(_DAY + 1)
+        assert harness.clients[0].system.retain().states == 1
+        assert states.create("r", "b").revision == 1
+
+    def test_an_emptied_row_outlives_a_day_and_no_sweep_before(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a")
+        states.delete("r", expected_revision=1)
+        harness.advance(_DAY - 1)
+        assert harness.clients[0].system.retain().states == 0
+        assert states.create("r", "b").revision == 3
+
+    def test_an_expired_record_is_absent_before_it_is_swept(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a", ttl_seconds=60)
+        harness.advance(59)
+        assert states.require("r").value == "a"
+        harness.advance(2)
+        assert states.get("r") is None
+        with pytest.raises(NotFoundError):
+            states.update("r", "b", expected_revision=1)
+        with pytest.raises(NotFoundError):
+            states.delete("r", expected_revision=1)
+
+    def test_an_update_keeps_sets_or_lifts_the_expiry(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        created = states.create("r", "a", ttl_seconds=60)
+        assert states.update("r", "b", expected_revision=1).expires_at == created.expires_at
+        longer = states.update("r", "c", expected_revision=2, ttl_seconds=600)
+        assert longer.expires_at is not None
+        assert (longer.expires_at - longer.updated_at).total_seconds() == pytest.approx(600, abs=0.1)
+        assert states.update("r", "d", expected_revision=3, ttl_seconds=NEVER).expires_at is None
+
+
+class TestRefusals:
+    """P2 and P3: a refusal says the first reason of: fence, absence, revision, terminal status, transition."""
+
+    def test_a_terminal_record_is_not_written_again(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a")
+        ended = states.update("r", "b", expected_revision=1, status="succeeded")
+        assert ended.is_terminal
+        for expected in (2, ANY_REVISION):
+            with pytest.raises(TerminalError) as refused:
+                states.update("r", "c", expected_revision=expected)
+            assert (refused.value.revision, refused.value.status) == (2, "succeeded")
+        assert states.require("r").value == "b"
+
+    def test_the_reasons_come_in_their_order(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a", status="paid", lifecycle=_ORDERS)
+        states.update("r", "b", expected_revision=1, status="shipped", lifecycle=_ORDERS)
+        lost = Fence("nothing", "nobody", 1)
+        with pytest.raises(FencingRejectedError):
+            states.update("r", "c", expected_revision=1, fence=lost)
+        with pytest.raises(RevisionConflictError):
+            states.update("r", "c", expected_revision=1, status="new", lifecycle=_ORDERS)
+        with pytest.raises(TerminalError):
+            states.update("r", "c", expected_revision=2, status="new", lifecycle=_ORDERS)
+
+    def test_a_transition_that_the_lifecycle_lacks_is_refused(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        assert states.create("r", "a", lifecycle=_ORDERS).status == "new"
+        with pytest.raises(TransitionError) as refused:
+            states.update("r", "b", expected_revision=1, status="shipped", lifecycle=_ORDERS)
+        assert (refused.value.revision, refused.value.status) == (1, "new")
+        assert states.update("r", "b", expected_revision=1, status="new", lifecycle=_ORDERS).revision == 2
+        assert states.update("r", "c", expected_revision=2, status="paid", lifecycle=_ORDERS).status == "paid"
+        with pytest.raises(InvalidInputError):
+            states.update("r", "d", expected_revision=3, status="lost", lifecycle=_ORDERS)
+
+    def test_an_expected_status_is_compared_too(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a")
+        with pytest.raises(RevisionConflictError):
+            states.update("r", "b", expected_revision=1, expected_status="running")
+        assert states.update("r", "b", expected_revision=1, expected_status="created", status="running").revision == 2
+
+    def test_a_creation_says_what_is_there(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        states.create("r", "a", status="running")
+        with pytest.raises(AlreadyExistsError) as refused:
+            states.create("r", "b")
+        assert (refused.value.revision, refused.value.status) == (1, "running")
+
+    def test_what_a_write_returns_is_what_is_read_back(self, harness: Harness) -> None:
+        states = harness.tenant().states
+        value: Value = {"zero": "\u0000", "large": 2**63, "empty": [{}, [], "", None], "ü": 0.1}
+        written = states.create("r", value, schema_version=3, request_id="q-1", parent_id="p-1", ttl_seconds=9.5)
+        assert states.get("r") == written
+        again = states.update("r", b"\x00\xff", expected_revision=1, request_id="q-2", status="waiting")
+        assert states.get("r") == again
+        assert (again.schema_version, again.parent_id, again.request_id) == (3, "p-1", "q-2")
+        assert again.created_at == written.created_at <= again.updated_at

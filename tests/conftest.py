@@ -1,0 +1,42 @@
+"""One server for the whole run, shared by its worker processes; a schema of its own for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+pytest.register_assert_rewrite("nl2state.testing")
+
+from tests import servers  # noqa: E402  # it imports what is rewritten
+
+_run = ExitStack()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the server before the workers, which find it in their environment."""
+    if not hasattr(config, "workerinput"):
+        dsn = _run.enter_context(servers.server())
+        servers.prepare(dsn)
+        os.environ[servers.DSN_VARIABLE] = dsn
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the server that this run started."""
+    _run.close()
+
+
+@pytest.fixture
+def dsn() -> str:
+    """Return the server's DSN."""
+    return os.environ[servers.DSN_VARIABLE]
+
+
+@pytest.fixture(params=["postgres"])
+def harness(request: pytest.FixtureRequest, dsn: str) -> Iterator[servers.PostgresHarness]:
+    """Yield an empty store of each backend that this suite runs on."""
+    made = servers.PostgresHarness(dsn)
+    yield made
+    made.close()

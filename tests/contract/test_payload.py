@@ -1,0 +1,121 @@
+"""What a value may be, its canonical form, and its fingerprint."""
+
+from __future__ import annotations
+
+import pytest
+
+from nl2state import CorruptError, InvalidInputError, Json, Limits, PayloadError, Value, fingerprint
+from nl2state.payload import Encoding, Payload, decode, encode, fingerprint_bytes
+
+_LIMITS = Limits()
+
+
+def _deep(levels: int) -> Json:
+    value: Json = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -0.0,
+        1e308,
+        "",
+        "\u0000",
+        "ü\U0001f600",
+        [],
+        {},
+        {"": {}},
+        2**53 + 1,
+        -(2**200),
+        b"",
+        b"\x00",
+        {"a": [1, {"b": None}]},
+        _deep(64),
+    ],
+)
+def test_a_value_survives_unchanged(value: Value) -> None:
+    """Cases 26 and 29, among others."""
+    again = decode(encode(value, _LIMITS))
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_the_canonical_form_is_sorted_and_has_no_spaces() -> None:
+    assert encode({"b": [1, 2.5], "a": "ü"}, _LIMITS) == Payload('{"a":"ü","b":[1,2.5]}'.encode(), Encoding.JSON)
+    assert encode(b"raw", _LIMITS) == Payload(b"raw", Encoding.BYTES)
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        [-float("inf")],
+        "\ud800",
+        {"\udfff": 1},
+        {1: 1},
+        {None: 1},
+        {_Text("a"): 1},
+        (1, 2),
+        {1, 2},
+        object(),
+        bytearray(b""),
+        _Text("a"),
+        10**4_000,
+        _deep(65),
+        "x" * 1_048_575,
+        b"x" * 1_048_577,
+        {"password": 1},
+        [{"nested": {"Api-Key": None}}],
+        {"CLIENT_SECRET": ""},
+    ],
+)
+def test_what_is_no_value_is_refused_by_the_name_of_its_field(value: Value) -> None:
+    """Cases 27 and 28."""
+    with pytest.raises(PayloadError) as refused:
+        encode(value, _LIMITS, field="outcome")
+    assert refused.value.field == "outcome"
+    assert isinstance(refused.value, ValueError)
+    assert refused.value.__context__ is None
+
+
+def test_names_that_only_resemble_a_credential_s_are_fine() -> None:
+    encode({"token": 1, "key": 2, "password_hint": 3, "secretary": 4, "passwords": 5}, _LIMITS)
+    encode({"password": 1}, Limits(forbidden_names=frozenset()))
+
+
+def test_a_fingerprint_is_of_the_value_and_not_of_its_order() -> None:
+    """Cases 1 and 29."""
+    assert fingerprint({"a": 1, "b": {"x": 1, "y": 2}}) == fingerprint({"b": {"y": 2, "x": 1}, "a": 1})
+    different: list[Value] = [[1, 2], [2, 1], 1, 1.0, "1", True, None, "null", b"null", 2**53, 2**53 + 1, [], {}, ""]
+    assert len({fingerprint(value) for value in different}) == len(different)
+    assert len(fingerprint_bytes(fingerprint(None), field="f")) == 32
+
+
+def test_a_request_may_hold_credentials_and_is_not_stored() -> None:
+    assert fingerprint({"password": "x"}).startswith("sha256:")
+
+
+@pytest.mark.parametrize("text", ["", "sha256:", "sha256:" + "0" * 63, "sha256:" + "G" * 64, "0" * 64, None, b"x"])
+def test_a_fingerprint_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        fingerprint_bytes(text, field="request_fingerprint")
+
+
+@pytest.mark.parametrize(
+    "payload", [Payload(b"{", Encoding.JSON), Payload(b"\xff", Encoding.JSON), Payload(b"1", Encoding.JSON, 2)]
+)
+def test_a_damaged_payload_is_told_without_its_bytes(payload: Payload) -> None:
+    with pytest.raises(CorruptError) as raised:
+        decode(payload)
+    assert raised.value.__context__ is None

@@ -1,0 +1,75 @@
+"""Lifecycles and typed views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from pydantic import BaseModel
+
+from nl2state import DEFAULT_LIFECYCLE, CorruptError, InvalidInputError, Lifecycle, NotFoundError
+from nl2state.testing.harness import Harness
+
+
+class Order(BaseModel):
+    """A value of the tests."""
+
+    total: int
+    paid: bool = False
+
+
+@dataclass
+class Point:
+    """Another, that is no pydantic model."""
+
+    x: float
+
+
+def test_a_view_writes_and_reads_its_model(harness: Harness) -> None:
+    states = harness.tenant().states
+    orders = states.of(Order)
+    created = orders.create("o", Order(total=7), request_id="q")
+    assert created.value == Order(total=7)
+    updated = orders.update("o", Order(total=7, paid=True), expected_revision=1, status="running")
+    assert orders.require("o") == updated
+    assert orders.get("p") is None
+    with pytest.raises(NotFoundError):
+        orders.require("p")
+    assert states.require("o").value == {"total": 7, "paid": True}
+    assert states.of(Point).create("p", Point(1.5)).value == states.of(Point).require("p").value
+    assert orders.delete("o", expected_revision=2) == 3
+
+
+def test_a_value_that_the_model_refuses_is_told_without_it(harness: Harness) -> None:
+    states = harness.tenant().states
+    states.create("o", {"total": "planted"})
+    with pytest.raises(CorruptError) as raised:
+        states.of(Order).get("o")
+    assert raised.value.__context__ is None
+    assert "planted" not in str(raised.value)
+
+
+def test_a_lifecycle_is_consistent() -> None:
+    a, b = frozenset({"a"}), frozenset({"b"})
+    inconsistent: list[Callable[[], Lifecycle]] = [
+        lambda: Lifecycle(initial="c", statuses=a),
+        lambda: Lifecycle(initial="a", statuses=a, terminal=b),
+        lambda: Lifecycle(initial="a", statuses=a, terminal=a),
+        lambda: Lifecycle(initial="a", statuses=a, transitions={"a": b}),
+        lambda: Lifecycle(initial="a", statuses=a | b, terminal=b, transitions={"b": a}),
+    ]
+    for broken in inconsistent:
+        with pytest.raises(InvalidInputError):
+            broken()
+
+
+def test_the_sources_of_a_status_are_those_that_lead_to_it_and_itself() -> None:
+    line = Lifecycle(
+        initial="a",
+        statuses=frozenset("abc"),
+        terminal=frozenset("c"),
+        transitions={"a": frozenset("b"), "b": frozenset("c")},
+    )
+    assert [line.sources(status) for status in "abc"] == [("a",), ("a", "b"), ("b", "c")]
+    assert DEFAULT_LIFECYCLE.sources("running") is None

@@ -1,0 +1,354 @@
+"""What becomes of a call when its connection, its transaction or its server fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from nl2state import (
+    ANY_REVISION,
+    FencingRejectedError,
+    InvalidInputError,
+    LeaseBusyError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    TenantScope,
+    UsageError,
+)
+from nl2state.testing.harness import start, start_waiting, until
+from nl2state_postgres import PostgresStore, Settings
+from tests.proxy import Proxy
+from tests.servers import PostgresHarness
+
+SECRET = "hunter2-planted"
+
+
+@pytest.fixture
+def impatient(dsn: str) -> Iterator[PostgresHarness]:
+    """Yield a store whose waits for a lock are short."""
+    made = PostgresHarness(dsn, lock_timeout_seconds=0.3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def restless(dsn: str) -> Iterator[PostgresHarness]:
+    """Yield a store whose server soon ends an idle transaction."""
+    made = PostgresHarness(dsn, transaction_idle_seconds=0.3)
+    yield made
+    made.close()
+
+
+def _kill_sessions(harness: PostgresHarness) -> None:
+    harness.observer.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s", [harness.schema]
+    )
+
+
+def test_a_session_is_set_up(harness: PostgresHarness) -> None:
+    seen: dict[str, str] = {}
+    with (
+        PostgresStore.open(harness.dsn, schema=harness.schema, settings=harness.settings) as store,
+        store._database._checkout() as connection,
+    ):
+        names = (
+            "TimeZone, synchronous_commit, enable_seqscan, jit, client_encoding, application_name, statement_timeout"
+        )
+        for name in names.split(", "):
+            seen[name] = (connection.send(f"SHOW {name}").fetchone() or ("",))[0]
+    assert seen == {
+        "TimeZone": "UTC",
+        "synchronous_commit": "on",
+        "enable_seqscan": "off",
+        "jit": "off",
+        "client_encoding": "UTF8",
+        "application_name": harness.schema,
+        "statement_timeout": "30s",
+    }
+
+
+def test_a_call_that_fails_poisons_its_transaction(impatient: PostgresHarness) -> None:
+    tenant, other = impatient.tenant(), impatient.tenant(client=1)
+    tenant.states.create("s", 1)
+    with other.transaction() as blocker:
+        blocker.states.update("s", 2, expected_revision=1)
+        with pytest.raises(StoreTimeoutError), tenant.transaction() as tx:
+            tx.states.create("t", 1)
+            with pytest.raises(StoreTimeoutError):
+                tx.states.update("s", 3, expected_revision=1)
+            with pytest.raises(UsageError, match="STORE_TIMEOUT"):
+                tx.states.get("t")
+            # the block ends as if nothing had happened: the transaction must not
+    assert tenant.states.get("t") is None
+    assert tenant.states.require("s").value == 2
+
+
+def test_a_savepoint_heals_what_failed_in_it(impatient: PostgresHarness) -> None:
+    tenant, other = impatient.tenant(), impatient.tenant(client=1)
+    tenant.states.create("s", 1)
+    with other.transaction() as blocker:
+        blocker.states.update("s", 2, expected_revision=1)
+        with tenant.transaction() as tx:
+            tx.states.create("t", 1)
+            with pytest.raises(StoreTimeoutError), tx.transaction():
+                tx.states.update("s", 3, expected_revision=1)
+            tx.states.create("u", 1)
+    assert tenant.states.require("t").value == tenant.states.require("u").value == 1
+
+
+def test_a_transaction_that_idles_is_ended_by_the_server_and_keeps_nothing(restless: PostgresHarness) -> None:
+    tenant = restless.tenant()
+    tenant.states.create("s", 1)
+    with pytest.raises(StoreTimeoutError), tenant.transaction() as tx:
+        tx.states.update("s", 2, expected_revision=1)
+        until(lambda: restless.idle_in_transaction() == 0, "the server ends it")
+    assert tenant.states.require("s").value == 1
+
+
+def test_a_holder_stopped_in_its_transaction_delays_its_successor_and_does_not_commit(
+    restless: PostgresHarness,
+) -> None:
+    """P6, P13: the takeover waits for the open transaction, which the server ends; its commit then says so."""
+    tenant, other = restless.tenant(), restless.tenant(client=1)
+    tenant.states.create("s", 1)
+    old = tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
+    with pytest.raises(StoreTimeoutError), tenant.transaction(fence=old) as tx:
+        tx.states.update("s", "old", expected_revision=1)
+        restless.advance(61)
+        new = other.leases.acquire("r", owner="b", ttl_seconds=60, wait_seconds=20)
+        other.states.update("s", "new", expected_revision=1, fence=new.fence)
+    assert new.taken_over
+    assert tenant.states.require("s").value == "new"
+    with pytest.raises(FencingRejectedError):
+        tenant.leases.release(old)
+
+
+def test_a_takeover_behind_an_open_transaction_is_busy_when_its_time_is_over(impatient: PostgresHarness) -> None:
+    tenant, other = impatient.tenant(), impatient.tenant(client=1)
+    fence = tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
+    with tenant.transaction(fence=fence) as tx:
+        tx.states.create("s", 1)
+        impatient.advance(61)
+        takeover = start_waiting(impatient, lambda: other.leases.acquire("r", owner="b", ttl_seconds=60))
+        with pytest.raises(LeaseBusyError) as refused:
+            takeover.result()
+        assert refused.value.owner == "a"
+
+
+def test_what_waits_is_seen_among_the_server_s_locks(harness: PostgresHarness) -> None:
+    """P6, as pg_locks shows it: the takeover waits for the holder's transaction, and the renewal did not."""
+    tenant, other = harness.tenant(), harness.tenant(client=1)
+    fence = tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
+    with tenant.transaction(fence=fence) as tx:
+        tx.states.create("s", 1)
+        other.leases.renew(fence)
+        harness.advance(61)
+        takeover = start_waiting(harness, lambda: other.leases.acquire("r", owner="b", ttl_seconds=60))
+        waits = harness.observer.execute(
+            "SELECT l.locktype, l.mode, holder.state FROM pg_locks l JOIN pg_stat_activity w USING (pid)"
+            " CROSS JOIN LATERAL unnest(pg_blocking_pids(l.pid)) AS b(pid)"
+            " JOIN pg_stat_activity holder ON holder.pid = b.pid"
+            " WHERE NOT l.granted AND w.application_name = %s AND holder.application_name = %s",
+            [harness.schema, harness.schema],
+        ).fetchall()
+        assert waits == [("transactionid", "ShareLock", "idle in transaction")]
+    assert takeover.result().fence.token > fence.token
+
+
+@pytest.mark.parametrize("dead", ["idle", "open"])
+def test_the_store_works_again_when_its_connections_were_killed(harness: PostgresHarness, dead: str) -> None:
+    tenant = harness.tenant()
+    tenant.states.create("s", 1)
+    if dead == "open":
+        with pytest.raises(StoreUnavailableError), tenant.transaction() as tx:
+            tx.states.update("s", 2, expected_revision=1)
+            _kill_sessions(harness)
+            tx.states.update("s", 3, expected_revision=2)
+    else:
+        _kill_sessions(harness)
+
+    def works() -> bool:
+        try:
+            return tenant.states.get("s") is not None
+        except StoreUnavailableError:
+            return False
+
+    until(works, "the store works again")
+    assert tenant.states.require("s").value == 1
+
+
+def test_a_write_whose_answer_is_lost_is_said_to_be_unknown(harness: PostgresHarness, tmp_path: Path) -> None:
+    with Proxy(tmp_path, harness.dsn) as proxy, PostgresStore.open(proxy.dsn, schema=harness.schema) as store:
+        tenant = store.tenant(TenantScope.local())
+        tenant.states.create("s", 1)
+        tenant.states.update("s", 2, expected_revision=1)
+        proxy.cut_at(b"planted")
+        with pytest.raises(OutcomeUnknownError) as raised:
+            tenant.states.update("s", "planted", expected_revision=2)
+        assert not raised.value.retryable
+        assert tenant.states.require("s").value == "planted"
+
+
+def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown(harness: PostgresHarness, tmp_path: Path) -> None:
+    """Case 38: never reported as success, never sent again."""
+    ran: list[str] = []
+    with Proxy(tmp_path, harness.dsn) as proxy, PostgresStore.open(proxy.dsn, schema=harness.schema) as store:
+        tenant = store.tenant(TenantScope.local())
+        with pytest.raises(OutcomeUnknownError), tenant.transaction() as tx:
+            tx.states.create("s", 1)
+            tx.after_commit(lambda: ran.append("reported"))
+            proxy.cut_at(b"COMMIT")
+        assert ran == []
+        assert tenant.states.require("s").revision == 1
+
+
+def test_a_read_whose_answer_is_lost_is_known_to_have_changed_nothing(harness: PostgresHarness, tmp_path: Path) -> None:
+    with Proxy(tmp_path, harness.dsn) as proxy, PostgresStore.open(proxy.dsn, schema=harness.schema) as store:
+        proxy.cut_at(b"planted")
+        with pytest.raises(StoreUnavailableError):
+            store.tenant(TenantScope.local()).states.get("planted")
+
+
+def test_a_restored_or_upgraded_server_goes_on_with_greater_tokens(harness: PostgresHarness) -> None:
+    """P5: a timeline lower than the last one seen says that the data came from another server."""
+    before = harness.tenant().leases.acquire("r", owner="a", ttl_seconds=60).fence
+    sql = f"SELECT epoch_base, timeline FROM {harness.schema}.metadata"
+    base, timeline = harness.observer.execute(sql).fetchone() or (0, 0)
+    assert base == 0
+    harness.observer.execute(f"UPDATE {harness.schema}.metadata SET timeline = {timeline + 6}")
+    for _ in range(2):
+        with harness.open() as restored:
+            tenant = restored.tenant(TenantScope.derive("acme", pepper="the pepper of the tests"))
+            fence = tenant.leases.acquire(f"new {_}", owner="a", ttl_seconds=60).fence
+            assert fence.token >> 41 == timeline + 6 + timeline
+            assert fence.token > before.token
+        assert harness.observer.execute(sql).fetchone() == (timeline + 6, timeline)
+
+
+def test_an_operator_s_epoch_takes_the_timeline_s_place(harness: PostgresHarness) -> None:
+    settings = harness.settings.model_copy(update={"epoch": 77})
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:
+        assert store.tenant(TenantScope.local()).leases.acquire("r", owner="a", ttl_seconds=60).fence.token >> 41 == 77
+
+
+@pytest.mark.parametrize(
+    ("dsn", "kind"),
+    [
+        (f"host=127.0.0.1 port=1 user={SECRET} password={SECRET} dbname={SECRET}", StoreUnavailableError),
+        (f"host=/nowhere/{SECRET}", StoreUnavailableError),
+        (f"postgresql://u:{SECRET}@127.0.0.1:1/{SECRET}", StoreUnavailableError),
+        (f"garbage {SECRET}", InvalidInputError),
+        (f"host={SECRET} nonsense={SECRET}", InvalidInputError),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_told_without_its_dsn(dsn: str, kind: type[StoreError]) -> None:
+    """Case 40, in part."""
+    with pytest.raises(kind) as raised:
+        PostgresStore.open(dsn, settings=Settings(connect_timeout_seconds=2))
+    assert SECRET not in _everything(raised.value)
+
+
+def test_nothing_of_a_failed_call_is_in_its_error_nor_in_the_log(
+    impatient: PostgresHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P10, in part: a lock timeout, a killed session, and a pool that cannot connect."""
+    caplog.set_level(logging.DEBUG)
+    tenant, other = impatient.tenant(), impatient.tenant(client=1)
+    tenant.states.create(SECRET, SECRET)
+    errors: list[BaseException] = []
+
+    def fails(call: Callable[[], object]) -> None:
+        with pytest.raises(StoreError) as raised:
+            call()
+        errors.append(raised.value)
+
+    with other.transaction() as tx:
+        tx.states.update(SECRET, 1, expected_revision=1)
+        fails(lambda: tenant.states.update(SECRET, SECRET, expected_revision=1))
+        fails(lambda: tenant.states.update(SECRET, {SECRET: float("nan")}, expected_revision=1))
+        fails(lambda: tenant.states.create(SECRET, SECRET + "\ud800"))
+        fails(lambda: tenant.states.create(SECRET + "\ud800", 1))
+    fails(lambda: tenant.states.update(SECRET, SECRET, expected_revision=7))
+    impatient.observer.execute(
+        f"ALTER TABLE {impatient.schema}.states RENAME COLUMN payload TO {SECRET.replace('-', '_')}"
+    )
+    fails(lambda: tenant.states.update(SECRET, SECRET, expected_revision=2))
+    _kill_sessions(impatient)
+    fails(lambda: tenant.states.update(SECRET, SECRET, expected_revision=ANY_REVISION))
+    for error in errors:
+        assert SECRET not in _everything(error)
+        assert impatient.schema not in _everything(error)
+    assert SECRET not in caplog.text
+    assert impatient.dsn not in caplog.text
+    host = str(psycopg.conninfo.conninfo_to_dict(impatient.dsn).get("host"))
+    assert host not in caplog.text
+
+
+def test_a_closed_store_says_so(harness: PostgresHarness) -> None:
+    store = harness.open()
+    tenant = store.tenant(TenantScope.local())
+    store.close()
+    store.close()
+    with pytest.raises(UsageError):
+        tenant.states.get("s")
+    with pytest.raises(UsageError), tenant.hold("r", owner="a"):
+        pass
+
+
+def test_a_call_that_is_interrupted_leaves_a_store_that_works(harness: PostgresHarness) -> None:
+    tenant, other = harness.tenant(), harness.tenant(client=1)
+    tenant.states.create("s", 1)
+
+    def interrupt() -> None:
+        until(lambda: harness.waiting() == 1, "the call waits")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with other.transaction() as tx:
+        tx.states.update("s", 2, expected_revision=1)
+        helper = start(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tenant.states.update("s", 3, expected_revision=1)
+        helper.result()
+    assert tenant.states.require("s").value == 2
+
+
+def test_updates_renewals_and_acquisitions_are_hot(harness: PostgresHarness) -> None:
+    tenant = harness.tenant()
+    tenant.states.create("s", 0, ttl_seconds=600)
+    for revision in range(1, 201):
+        tenant.states.update("s", revision, expected_revision=revision, status="running")
+    fence = tenant.leases.acquire("renewed", owner="a", ttl_seconds=60).fence
+    for _ in range(200):
+        tenant.leases.renew(fence)
+    for client in harness.clients:
+        client.close()  # a session hands in its counts when it ends
+
+    def counts(table: str) -> tuple[int, int]:
+        sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = %s"
+        row = harness.observer.execute(sql, [harness.schema, table]).fetchone() or (0, 0)
+        return int(row[0]), int(row[1])
+
+    for table in ("states", "leases"):
+        until(lambda table=table: counts(table)[0] >= 200, "the counts")  # type: ignore[misc]  # bound at once
+        updates, hot = counts(table)
+        assert hot >= 0.95 * updates, (table, updates, hot)
+
+
+def _everything(error: BaseException | None) -> str:
+    """Return all that can be read off an error: its words, its fields, its chain, its notes, and its pickle."""
+    if error is None:
+        return ""
+    told = [str(error), repr(error), repr(error.args), repr(vars(error)), repr(pickle.dumps(error))]
+    told += getattr(error, "__notes__", [])
+    told += traceback.format_exception_only(error)
+    return "\n".join(told) + _everything(error.__cause__) + _everything(error.__context__)

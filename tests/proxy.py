@@ -1,0 +1,110 @@
+"""A proxy in front of the server, on a unix socket, that counts round trips."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from psycopg import conninfo
+
+_READY_FOR_QUERY = ord("Z")
+
+
+class Proxy:
+    """Forwards connections and counts the server's "ready for query": one for each time that a client waited.
+
+    `cut_at` makes it lose an answer.
+    """
+
+    def __init__(self, folder: Path, dsn: str) -> None:
+        self._server = conninfo.conninfo_to_dict(dsn)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / ".s.PGSQL.5432"))
+        self._listener.listen()
+        self.dsn = conninfo.make_conninfo(dsn, host=str(folder), port="5432", sslmode="disable")
+        self.round_trips = 0
+        self._cut: bytes | None = None
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in self._sockets:
+            _hang_up(end)
+        for thread in self._threads:
+            thread.join(10)
+
+    def cut_at(self, text: bytes) -> None:
+        """Cut the next connection that sends these bytes, once the server has done it and before the client is told."""
+        self._cut = text
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = self._connect()
+            self._sockets += [client, server]
+            doomed = threading.Event()
+            for target in (self._forward, self._count):
+                thread = threading.Thread(target=target, args=(client, server, doomed), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _connect(self) -> socket.socket:
+        host, port = str(self._server["host"]), int(self._server.get("port") or 5432)
+        if host.startswith("/"):
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(f"{host}/.s.PGSQL.{port}")
+        else:
+            server = socket.create_connection((host, port))
+        return server
+
+    def _forward(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        while data := _receive(client):
+            if self._cut and self._cut in data:
+                self._cut = None
+                doomed.set()
+            server.sendall(data)
+        _hang_up(server)
+
+    def _count(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
+        """Forward the server's messages: a byte of type, four of length, which they include."""
+        pending = bytearray()
+        while data := _receive(server):
+            pending += data
+            while len(pending) >= 5 and len(pending) > (size := int.from_bytes(pending[1:5], "big")):
+                self.round_trips += pending[0] == _READY_FOR_QUERY
+                if doomed.is_set() and pending[0] == _READY_FOR_QUERY:
+                    _hang_up(client)
+                    _hang_up(server)
+                    return
+                del pending[: size + 1]
+            if not doomed.is_set():
+                client.sendall(data)
+        _hang_up(client)
+
+
+def _receive(end: socket.socket) -> bytes:
+    try:
+        return end.recv(65_536)
+    except OSError:
+        return b""
+
+
+def _hang_up(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
