@@ -36,7 +36,7 @@ _CONNECT: Final[dict[str, Any]] = {
     "autocommit": True,
     "context": _ADAPTERS,
     "cursor_factory": psycopg.RawCursor,
-    "prepare_threshold": None,  # what is prepared is said at each call
+    "prepare_threshold": 0,  # as soon as a call says so
 }
 
 
@@ -106,7 +106,7 @@ class Connection(psycopg.Connection[Row]):
         """Send one command. Raises a StoreError; the driver's stays here."""
         try:
             if parameters is None:
-                return self.execute(sql)
+                return self.execute(sql, prepare=False)
             return self.execute(sql, parameters, prepare=self.prepare, binary=True)
         except psycopg.Error as error:
             told = sqlstates.failure(error, in_doubt=in_doubt)

@@ -28,10 +28,10 @@ class PostgresLeases(LeaseStore):
         ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
         while True:
-            lease = self._grant("acquire_lease", resource, owner, ttl_seconds)
-            if lease is None:
-                with suppress(StoreTimeoutError):  # the former holder's transaction is still open: it is busy yet
-                    lease = self._grant("take_over_lease", resource, owner, ttl_seconds)
+            lease = None
+            with suppress(StoreTimeoutError):  # somebody's transaction on it is still open: it is busy yet
+                lease = self._grant("acquire_lease", resource, owner, ttl_seconds)
+                lease = lease or self._grant("take_over_lease", resource, owner, ttl_seconds)
             if lease is not None:
                 if binding.monotonic() < lease.deadline:
                     return lease

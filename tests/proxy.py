@@ -77,7 +77,7 @@ class Proxy:
             if self._cut and self._cut in data:
                 self._cut = None
                 doomed.set()
-            server.sendall(data)
+            _send(server, data)
         _hang_up(server)
 
     def _count(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
@@ -93,7 +93,7 @@ class Proxy:
                     return
                 del pending[: size + 1]
             if not doomed.is_set():
-                client.sendall(data)
+                _send(client, data)
         _hang_up(client)
 
 
@@ -102,6 +102,11 @@ def _receive(end: socket.socket) -> bytes:
         return end.recv(65_536)
     except OSError:
         return b""
+
+
+def _send(end: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # the other side hung up: the next receive tells
+        end.sendall(data)
 
 
 def _hang_up(end: socket.socket) -> None:

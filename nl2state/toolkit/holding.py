@@ -37,6 +37,7 @@ class Held:
         self._heartbeat = heartbeat
         self._lease = lease
         self._rejected = False
+        self._releasing = False
         self.released = False
         """Whether it was given back: by `release`, by a transaction that committed it, or at the block's end."""
         self._renewals = renewals
@@ -77,8 +78,9 @@ class Held:
             with self._tenant.transaction(fence=self.fence) as transaction:
                 yield transaction
         finally:
-            if not self.released:
-                self._heartbeat.keep(self)  # a release that was rolled back had stopped it
+            if self._releasing and not self.released:  # it was rolled back
+                self._releasing = False
+                self._heartbeat.keep(self)
 
     def release(self, transaction: Transaction | None = None) -> None:
         """Give the lease back before the block ends: now, or by the commit of a transaction of this holder's.
@@ -90,6 +92,7 @@ class Held:
             self._tenant.leases.release(self.fence)
             self.released = True
         else:
+            self._releasing = True
             transaction.leases.release(self.fence)
             transaction.after_commit(self._mark_released)
 

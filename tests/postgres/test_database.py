@@ -77,6 +77,17 @@ def test_a_session_is_set_up(harness: PostgresHarness) -> None:
     }
 
 
+@pytest.mark.parametrize("prepare", [True, False])
+def test_statements_are_prepared_unless_a_pooler_forbids_it(harness: PostgresHarness, prepare: bool) -> None:
+    settings = harness.settings.model_copy(update={"prepare": prepare, "connections_max": 1})
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:
+        store.tenant(TenantScope.local()).states.get("s")
+        store.tenant(TenantScope.local()).states.get("s")
+        with store._database._checkout() as connection:
+            sql = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%states%'"
+            assert connection.send(sql).fetchone() == (1 if prepare else 0,)
+
+
 def test_a_call_that_fails_poisons_its_transaction(impatient: PostgresHarness) -> None:
     tenant, other = impatient.tenant(), impatient.tenant(client=1)
     tenant.states.create("s", 1)
@@ -143,6 +154,17 @@ def test_a_takeover_behind_an_open_transaction_is_busy_when_its_time_is_over(imp
         with pytest.raises(LeaseBusyError) as refused:
             takeover.result()
         assert refused.value.owner == "a"
+
+
+def test_an_acquire_behind_an_open_release_is_busy_when_its_time_is_over(impatient: PostgresHarness) -> None:
+    tenant, other = impatient.tenant(), impatient.tenant(client=1)
+    fence = tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
+    with tenant.transaction() as tx:
+        tx.leases.release(fence)
+        with pytest.raises(LeaseBusyError):
+            other.leases.acquire("r", owner="b", ttl_seconds=60)
+        waiter = start(lambda: other.leases.acquire("r", owner="b", ttl_seconds=60, wait_seconds=20))
+    assert waiter.result().fence.token > fence.token
 
 
 def test_what_waits_is_seen_among_the_server_s_locks(harness: PostgresHarness) -> None:
