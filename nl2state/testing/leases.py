@@ -42,6 +42,13 @@ class TestExclusion:
         assert sum(isinstance(lease, Lease) for lease in got) == 1
         assert got.count(None) == 7
 
+    def test_of_many_that_acquire_a_new_one_at_the_same_moment_all_are_answered(self, harness: Harness) -> None:
+        stores = [harness.tenant(client=n % 2).leases for n in range(8)]
+        for round_number in range(150):
+            got = together(8, lambda n: stores[n].try_acquire(f"r{round_number}", owner="a", ttl_seconds=60))  # noqa: B023  # they end within the round
+            assert sum(isinstance(lease, Lease) for lease in got) == 1
+            assert got.count(None) == 7
+
     def test_of_many_that_take_an_expired_one_over_one_does(self, harness: Harness) -> None:
         harness.tenant().leases.acquire("r", owner="dead", ttl_seconds=60)
         harness.advance(61)

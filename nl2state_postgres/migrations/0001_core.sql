@@ -38,7 +38,7 @@ CREATE TABLE {schema}.leases (
   resource     text COLLATE "C"  NOT NULL,
   owner        text COLLATE "C",                -- NULL: free
   token        bigint            NOT NULL,
-  turn         boolean           NOT NULL DEFAULT false,
+  turn         uuid              NOT NULL,      -- the write_id of the call that handed it over last
   ttl_seconds  double precision  NOT NULL,
   metadata     bytea,
   write_id     uuid              NOT NULL,
@@ -47,8 +47,9 @@ CREATE TABLE {schema}.leases (
   PRIMARY KEY (scope, resource)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Nothing looks this up. It makes each toggle of `turn` a key update, which a fenced write's FOR KEY SHARE cannot pass by;
--- so no unique index may ever contain a column that a renewal changes.
+-- Nothing looks this up. It makes each change of `turn` a key update, which a fenced write's FOR KEY SHARE cannot pass by;
+-- so no unique index may ever contain a column that a renewal changes. No two rows share a turn, because two first grants
+-- of a resource, at once, would else violate this index, which is not the one that ON CONFLICT watches.
 CREATE UNIQUE INDEX leases_turn ON {schema}.leases (scope, resource, turn);
 
 CREATE TABLE {schema}.keys (

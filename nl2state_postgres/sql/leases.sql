@@ -1,7 +1,7 @@
 -- The lock protocol. What may run beside what is said by the strength of the lock on the lease's row:
 --   a fenced write      FOR KEY SHARE: "this grant stays until I commit"
 --   renew               an update that is no key update: it does not wait for open fenced writes
---   release, revoke,    FOR UPDATE, then an update that toggles `turn`, a key update: they wait for open fenced writes,
+--   release, revoke,    FOR UPDATE, then an update that changes `turn`, a key update: they wait for open fenced writes,
 --     takeover          and when they have committed, no older token can commit
 --   acquire, when free  a guarded upsert that is no key update
 -- `turn` is needed: FOR KEY SHARE on a row version that a renewal replaced walks the chain of versions without checking
@@ -18,8 +18,8 @@ WITH busy AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL),
      t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
         (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token)
-INSERT INTO {schema}.leases AS l (scope, resource, owner, token, ttl_seconds, write_id, acquired_at, expires_at)
-SELECT :scope, :resource, :owner, t.first_token, :ttl_seconds, :write_id, t.at, t.until
+INSERT INTO {schema}.leases AS l (scope, resource, owner, token, turn, ttl_seconds, write_id, acquired_at, expires_at)
+SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :write_id, t.at, t.until
   FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
 ON CONFLICT (scope, resource) DO UPDATE
    SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token), ttl_seconds = excluded.ttl_seconds,
@@ -34,7 +34,7 @@ WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
      t AS MATERIALIZED (SELECT dead.token, {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
         (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
 UPDATE {schema}.leases l
-   SET owner = :owner, turn = NOT l.turn, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
+   SET owner = :owner, turn = :write_id, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
        metadata = NULL, write_id = :write_id, acquired_at = t.at, expires_at = t.until
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
@@ -58,7 +58,7 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
 WITH mine AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner = :owner AND token = :token FOR UPDATE),
      t AS MATERIALIZED (SELECT mine.token, {clock} AS at FROM mine)
-UPDATE {schema}.leases l SET owner = NULL, turn = NOT l.turn, write_id = :write_id, expires_at = t.at
+UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, write_id = :write_id, expires_at = t.at
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token;
 
@@ -76,7 +76,7 @@ RETURNING l.token;
 WITH theirs AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND (:token IS NULL OR token = :token) FOR UPDATE),
      t AS MATERIALIZED (SELECT theirs.token, {clock} AS at FROM theirs)
-UPDATE {schema}.leases l SET owner = NULL, turn = NOT l.turn, write_id = :write_id, expires_at = t.at
+UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, write_id = :write_id, expires_at = t.at
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token;
 

@@ -9,16 +9,19 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from nl2state import (
     ANY_REVISION,
+    AttemptInFlightError,
     FencingRejectedError,
     InvalidInputError,
     LeaseBusyError,
     OutcomeUnknownError,
+    Reservation,
     StoreError,
     StoreTimeoutError,
     StoreUnavailableError,
@@ -342,6 +345,30 @@ def test_a_call_that_is_interrupted_leaves_a_store_that_works(harness: PostgresH
             tenant.states.update("s", 3, expected_revision=1)
         helper.result()
     assert tenant.states.require("s").value == 2
+
+
+def test_a_replay_and_a_busy_call_write_nothing(harness: PostgresHarness) -> None:
+    """A completed key and a held lease are only read by everybody else: no new row version, and no row lock."""
+    tenant = harness.tenant()
+
+    def versions() -> list[Any]:
+        tables = ((f"{harness.schema}.{table}") for table in ("keys", "leases"))
+        return [harness.observer.execute(f"SELECT ctid, xmin, xmax FROM {table}").fetchall() for table in tables]
+
+    def reserve() -> Reservation:
+        return tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60)
+
+    attempt = reserve().attempt
+    tenant.leases.acquire("r", owner="a", ttl_seconds=60)
+    before = versions()
+    with pytest.raises(AttemptInFlightError):
+        reserve()
+    assert tenant.leases.try_acquire("r", owner="b", ttl_seconds=60) is None
+    assert versions() == before
+    tenant.idempotency.complete(attempt, "done")
+    before = versions()
+    assert reserve().completed
+    assert versions() == before
 
 
 def test_updates_renewals_and_acquisitions_are_hot(harness: PostgresHarness) -> None:

@@ -8,7 +8,6 @@ as no key update, because another locker shared the row, and lets S pass. Random
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,43 +19,12 @@ import pytest
 from nl2state.errors import StoreError
 from nl2state.testing.harness import Call, start, until
 from nl2state_postgres.catalog import Catalog, Statement
-from nl2state_postgres.database import Connection
+from tests.races.session import Session
 from tests.servers import PostgresHarness
 
-_SCOPE = uuid.uuid4()
 _PAUSE = 20_111  # the advisory lock that holds S's statement between its snapshot and its row lock
 _RELEASES = ["in a savepoint after a fenced write", "after two sessions wrote fenced"]
 _SNAPSHOTS = ["REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"]
-
-
-class Session:
-    """A connection on which a test runs the library's own statements one by one."""
-
-    def __init__(self, harness: PostgresHarness, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._connection = Connection.bare(f"{harness.dsn} application_name={harness.schema}")
-
-    def send(self, command: str) -> None:
-        self._connection.send(command)
-
-    def run(self, statement: str | Statement, **values: Any) -> Any:
-        if isinstance(statement, str):
-            statement = self._catalog[statement]
-        known: dict[str, Any] = dict.fromkeys(statement.parameters)
-        known |= {"scope": _SCOPE, "write_id": uuid.uuid4(), "resource": "r", "fence_resource": "r", "epoch": 0}
-        known |= {
-            "payload": b"1",
-            "payload_encoding": 1,
-            "payload_format": 1,
-            "any_revision": True,
-            "schema_version": 1,
-        }
-        known |= {"is_terminal": False, "lift_expiry": False, "status": "created", "owner": "A", "fence_owner": "A"}
-        known |= values
-        return self._connection.run(statement, {name: known[name] for name in statement.parameters}).fetchone()
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def _catalog(harness: PostgresHarness, *, turn: bool) -> Catalog:
@@ -66,8 +34,8 @@ def _catalog(harness: PostgresHarness, *, turn: bool) -> Catalog:
     harness.observer.execute(f"DROP INDEX {harness.schema}.leases_turn")
     folder = resources.files("nl2state_postgres") / "sql"
     texts = {entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".sql")}
-    assert texts["leases.sql"].count(" turn = NOT l.turn,") == 3
-    texts["leases.sql"] = texts["leases.sql"].replace(" turn = NOT l.turn,", "")
+    assert texts["leases.sql"].count(" turn = :write_id,") == 3
+    texts["leases.sql"] = texts["leases.sql"].replace(" turn = :write_id,", "")
     return Catalog(texts, schema=harness.schema, clock="clock_timestamp()")
 
 
