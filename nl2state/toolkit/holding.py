@@ -7,6 +7,7 @@ heartbeat is doing: a process that was stopped knows it the moment that it goes 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Heartbeat", "Held", "hold", "note_failure"]
 
-_log = structlog.get_logger("nl2state")
+# Into the logging of the standard library, whatever the service's structlog does: its default prints to stdout.
+_log = structlog.wrap_logger(
+    logging.getLogger("nl2state"),
+    processors=[structlog.stdlib.render_to_log_kwargs],
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
 
 _RENEWALS_PER_TTL = 3
 _RETRIES_PER_REMAINDER = 4

@@ -73,7 +73,9 @@ def test_a_renewal_that_fails_is_tried_again_until_the_deadline_and_not_after(cl
     assert renewals.renew.call_count == before
 
 
-def test_a_renewal_that_is_refused_loses_the_lease_at_once(clock: Clock) -> None:
+def test_a_renewal_that_is_refused_loses_the_lease_at_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     renewals = create_autospec(LeaseStore)
     renewals.renew.side_effect = FencingRejectedError("lost")
     held, heartbeat = _held(clock, renewals)
@@ -82,6 +84,8 @@ def test_a_renewal_that_is_refused_loses_the_lease_at_once(clock: Clock) -> None
     assert held.lost
     with pytest.raises(FencingRejectedError), held.transaction():
         pass
+    assert [record.getMessage() for record in caplog.records] == ["lease lost"]
+    assert capsys.readouterr().out == ""  # a service's stdout is its own
 
 
 def test_the_most_urgent_is_renewed_first(clock: Clock) -> None:
