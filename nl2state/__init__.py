@@ -1,7 +1,7 @@
 """Durable state, idempotency keys and fenced leases for blocking Python services.
 
 This package is the contract: the protocols, the values that they speak of, and the errors. A backend is another
-package: `nl2state_postgres`.
+package: `nl2state_postgres`, or for tests `nl2state_memory`.
 """
 
 from nl2state.errors import (

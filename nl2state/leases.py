@@ -11,7 +11,11 @@ __all__ = ["Fence", "Lease", "LeaseStore", "deadline"]
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A grant of a lease, as one value: what writes are guarded with. The token of each later grant is greater."""
+    """A grant of a lease, as one value: what writes are guarded with.
+
+    The token of each later grant of its resource in its scope is greater; those of others may be equal. A fence belongs
+    to the tenant that acquired it.
+    """
 
     resource: str
     owner: str
@@ -79,5 +83,10 @@ class LeaseStore(Protocol):
         ...
 
     def revoke(self, resource: str) -> bool:
-        """Take the lease from whoever holds it. Returns whether anybody did. Raises UsageError in a transaction."""
+        """Take the lease from whoever holds it. Returns whether anybody did.
+
+        These are two commits: the lease is expired first, so that its holder's new writes fail and its open ones cannot
+        starve the second, which frees the resource. Where it raises, the first may have been made: call it again.
+        Raises UsageError in a transaction.
+        """
         ...

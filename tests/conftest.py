@@ -10,7 +10,9 @@ import pytest
 
 pytest.register_assert_rewrite("nl2state.testing")
 
+from nl2state.testing.harness import Harness  # noqa: E402  # it is rewritten
 from tests import servers  # noqa: E402  # it imports what is rewritten
+from tests.memory.harness import MemoryHarness  # noqa: E402  # as above
 
 _run = ExitStack()
 
@@ -34,9 +36,24 @@ def dsn() -> str:
     return os.environ[servers.DSN_VARIABLE]
 
 
-@pytest.fixture(params=["postgres"])
-def harness(request: pytest.FixtureRequest, dsn: str) -> Iterator[servers.PostgresHarness]:
-    """Yield an empty store of each backend that this suite runs on."""
+@pytest.fixture
+def memory() -> Iterator[MemoryHarness]:
+    """Yield an empty store in memory."""
+    made = MemoryHarness()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def postgres(dsn: str) -> Iterator[servers.PostgresHarness]:
+    """Yield an empty store on PostgreSQL."""
     made = servers.PostgresHarness(dsn)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def harness(request: pytest.FixtureRequest) -> Harness:
+    """Return an empty store of each backend that this suite runs on."""
+    made: Harness = request.getfixturevalue(request.param)
+    return made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, InvalidInputError, KeyConflictError
 from nl2state.idempotency import Attempt, Reservation, ReserveOptions
 from nl2state.payload import Value, fingerprint
 from nl2state.store import Tenant
-from nl2state.testing.harness import Harness, start, together
+from nl2state.testing.harness import Harness, start, start_waiting, together, until
 from nl2state.toolkit.idempotent import run_once, run_once_in_transaction
 
 __all__ = ["TestOneAttempt", "TestRunOnce"]
@@ -171,6 +173,7 @@ class TestOneAttempt:
 
     def test_keys_of_other_tenants_and_operations_are_others(self, harness: Harness) -> None:
         one = _reserve(harness.tenant("one")).attempt
+        harness.advance(1)  # or their attempts could have one number
         assert not _reserve(harness.tenant("two")).completed
         harness.tenant("one").idempotency.complete(one, "one's")
         with pytest.raises(AttemptInFlightError):
@@ -182,6 +185,35 @@ class TestOneAttempt:
         waiter = start(lambda: _reserve(harness.tenant(client=1), wait_seconds=20))
         harness.tenant().idempotency.complete(attempt, "waited for")
         assert waiter.result().outcome == "waited for"
+
+    def test_a_reservation_does_not_wait_for_an_open_completion(self, harness: Harness) -> None:
+        tenant = harness.tenant()
+        attempt = _reserve(tenant).attempt
+        with tenant.transaction() as tx:
+            tx.idempotency.complete(attempt, "done")
+            other = start(lambda: _reserve(harness.tenant(client=1)))
+            until(lambda: other.done or harness.waiting() > 0, "the reservation ends")
+            assert harness.waiting() == 0
+            with pytest.raises(AttemptInFlightError):
+                other.result()
+        assert _reserve(harness.tenant(client=1)).outcome == "done"
+
+    @pytest.mark.parametrize("end", ["commit", "roll back"])
+    def test_a_reservation_of_a_key_that_ran_out_waits_for_its_open_completion(
+        self, harness: Harness, end: str
+    ) -> None:
+        tenant = harness.tenant()
+        attempt = _reserve(tenant, result_ttl_seconds=_DAY).attempt
+        with suppress(LookupError), tenant.transaction() as tx:
+            tx.idempotency.complete(attempt, "late")
+            harness.advance(61)
+            other = start_waiting(harness, lambda: _reserve(harness.tenant(client=1)))
+            if end == "roll back":
+                raise LookupError
+        if end == "commit":
+            assert other.result().outcome == "late"
+        else:
+            assert other.result().attempt.number > attempt.number
 
     def test_a_completion_that_is_rolled_back_is_none(self, harness: Harness) -> None:
         tenant = harness.tenant()

@@ -126,7 +126,7 @@ class TestExclusion:
     def test_leases_of_other_resources_and_scopes_are_others(self, harness: Harness) -> None:
         one = harness.tenant("one").leases.acquire("r", owner="a", ttl_seconds=60)
         assert harness.tenant("one").leases.try_acquire("R", owner="a", ttl_seconds=60) is not None
-        assert harness.tenant("two").leases.try_acquire("r", owner="a", ttl_seconds=60) is not None
+        assert harness.tenant("two").leases.try_acquire("r", owner="b", ttl_seconds=60) is not None
         with pytest.raises(FencingRejectedError):
             harness.tenant("two").leases.renew(one.fence)
         assert not harness.tenant("three").leases.revoke("r")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from nl2state.errors import (
@@ -16,7 +18,7 @@ from nl2state.errors import (
 from nl2state.leases import Fence
 from nl2state.payload import Value
 from nl2state.states import ANY_REVISION, NEVER, Lifecycle, StateRecord
-from nl2state.testing.harness import Harness, together
+from nl2state.testing.harness import Harness, start_waiting, together
 
 __all__ = ["TestCompareAndSet", "TestRefusals"]
 
@@ -68,6 +70,36 @@ class TestCompareAndSet:
         outcomes = together(8, lambda n: stores[n].create("r", n))
         assert sum(isinstance(outcome, StateRecord) for outcome in outcomes) == 1
         assert sum(isinstance(outcome, AlreadyExistsError) for outcome in outcomes) == 7
+
+    @pytest.mark.parametrize("end", ["commit", "roll back"])
+    def test_a_writer_that_waited_for_another_looks_again(self, harness: Harness, end: str) -> None:
+        harness.tenant().states.create("r", "first")
+        with suppress(LookupError), harness.tenant().transaction() as tx:
+            tx.states.update("r", "second", expected_revision=1)
+            late = start_waiting(
+                harness, lambda: harness.tenant(client=1).states.update("r", "late", expected_revision=1)
+            )
+            if end == "roll back":
+                raise LookupError
+        if end == "commit":
+            with pytest.raises(RevisionConflictError) as refused:
+                late.result()
+            assert refused.value.revision == 2
+        else:
+            assert late.result().revision == 2
+
+    @pytest.mark.parametrize("end", ["commit", "roll back"])
+    def test_a_creation_that_waited_for_another_looks_again(self, harness: Harness, end: str) -> None:
+        with suppress(LookupError), harness.tenant().transaction() as tx:
+            tx.states.create("r", "first")
+            late = start_waiting(harness, lambda: harness.tenant(client=1).states.create("r", "late"))
+            if end == "roll back":
+                raise LookupError
+        if end == "commit":
+            with pytest.raises(AlreadyExistsError):
+                late.result()
+        else:
+            assert late.result().revision == 1
 
     def test_an_expectation_is_said_aloud(self, harness: Harness) -> None:
         states = harness.tenant().states

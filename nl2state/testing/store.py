@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,7 +12,7 @@ from nl2state.errors import AlreadyExistsError, RevisionConflictError, UsageErro
 from nl2state.idempotency import Attempt
 from nl2state.leases import Fence
 from nl2state.store import Transaction
-from nl2state.testing.harness import Harness, start
+from nl2state.testing.harness import Harness, start, until
 
 __all__ = ["TestAtomicity"]
 
@@ -179,6 +181,32 @@ class TestAtomicity:
             raise LookupError
         assert tenant.states.require("one").value == 1
         assert tenant.states.get("two") is None
+
+    @pytest.mark.usefixtures("interruptible")
+    def test_a_call_that_is_interrupted_leaves_a_store_that_works(self, harness: Harness) -> None:
+        """A Ctrl-C while a call waits: it raises, and keeps neither a lock nor a connection."""
+        tenant, other = harness.tenant(), harness.tenant(client=1)
+        tenant.states.create("s", 1)
+
+        def interrupt() -> None:
+            until(lambda: harness.waiting() == 1, "the call waits")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with other.transaction() as tx:
+            tx.states.update("s", 2, expected_revision=1)
+            helper = start(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                tenant.states.update("s", 3, expected_revision=1)
+            helper.result()
+        assert tenant.states.require("s").value == 2
+        assert tenant.states.update("s", 4, expected_revision=2).revision == 3
+
+    @pytest.fixture
+    def interruptible(self) -> Iterator[None]:
+        """Let SIGINT interrupt, though a shell that runs the tests in the background has it ignored."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, before)
 
 
 def _attempt(harness: Harness) -> Attempt:

@@ -13,13 +13,13 @@ from tests.servers import PostgresHarness
 _ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_s_code_runs(harness: PostgresHarness) -> None:
+def test_the_readme_s_code_runs(postgres: PostgresHarness) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (_ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) >= 3
-    own = f"readme_{harness.schema}"
-    harness.observer.execute(f'CREATE DATABASE "{own}"')
+    own = f"readme_{postgres.schema}"
+    postgres.observer.execute(f'CREATE DATABASE "{own}"')
     names: dict[str, Any] = {
-        "dsn": conninfo.make_conninfo(harness.dsn, dbname=own),
+        "dsn": conninfo.make_conninfo(postgres.dsn, dbname=own),
         "PEPPER": "from the service's own secrets",
         "charge_the_card": lambda total, idempotency_key: f"ch_{total}_{idempotency_key[:3]}",
         "__name__": "readme",
@@ -30,7 +30,7 @@ def test_the_readme_s_code_runs(harness: PostgresHarness) -> None:
     finally:
         if "store" in names:
             names["store"].close()
-        harness.observer.execute(f'DROP DATABASE "{own}" WITH (FORCE)')
+        postgres.observer.execute(f'DROP DATABASE "{own}" WITH (FORCE)')
 
 
 def test_its_links_lead_somewhere() -> None:

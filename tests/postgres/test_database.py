@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
-import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -328,23 +326,6 @@ def test_a_closed_store_says_so(harness: PostgresHarness) -> None:
         tenant.states.get("s")
     with pytest.raises(UsageError), tenant.hold("r", owner="a"):
         pass
-
-
-def test_a_call_that_is_interrupted_leaves_a_store_that_works(harness: PostgresHarness) -> None:
-    tenant, other = harness.tenant(), harness.tenant(client=1)
-    tenant.states.create("s", 1)
-
-    def interrupt() -> None:
-        until(lambda: harness.waiting() == 1, "the call waits")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with other.transaction() as tx:
-        tx.states.update("s", 2, expected_revision=1)
-        helper = start(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            tenant.states.update("s", 3, expected_revision=1)
-        helper.result()
-    assert tenant.states.require("s").value == 2
 
 
 def test_a_replay_and_a_busy_call_write_nothing(harness: PostgresHarness) -> None:

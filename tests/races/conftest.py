@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.servers import PostgresHarness
 
 
 @pytest.fixture
-def harness(dsn: str) -> Iterator[PostgresHarness]:
-    """Yield an empty store on PostgreSQL."""
-    made = PostgresHarness(dsn)
-    yield made
-    made.close()
+def harness(postgres: PostgresHarness) -> PostgresHarness:
+    """Return an empty store on PostgreSQL."""
+    return postgres

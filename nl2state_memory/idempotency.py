@@ -1,0 +1,178 @@
+"""Idempotency in memory. A row is emptied and expired by a call, and removed by the sweep alone: its number goes on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, InvalidInputError, KeyConflictError
+from nl2state.idempotency import NO_REQUEST, Attempt, IdempotencyRecord, IdempotencyStore, NoRequest, Reservation
+from nl2state.leases import Fence
+from nl2state.payload import Value, encode, fingerprint, fingerprint_bytes
+from nl2state_memory import rows
+from nl2state_memory.binding import INTEGER_MAX, Binding
+from nl2state_memory.database import Database, Unit
+from nl2state_memory.leases import guard
+from nl2state_memory.rows import KeyRow
+from nl2state_memory.tables import Strength
+from nl2state_memory.waiting import Waiting
+
+__all__ = ["MemoryIdempotency", "sweep"]
+
+
+class MemoryIdempotency(IdempotencyStore):
+    """The idempotency keys of one scope. What the calls promise is IdempotencyStore's."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._database = binding.session.database
+
+    def reserve(
+        self,
+        key: str,
+        *,
+        request: Value | NoRequest = NO_REQUEST,
+        request_fingerprint: str | None = None,
+        record_id: str | None = None,
+        result_ttl_seconds: float,
+        attempt_ttl_seconds: float,
+        wait_seconds: float = 0.0,
+    ) -> Reservation:
+        """Reserve a key for a request, or learn its outcome."""
+        binding = self._binding
+        binding.refuse_in_transaction("reserve")  # an attempt that is rolled back would be numbered again
+        if (request is NO_REQUEST) is (request_fingerprint is None):
+            raise InvalidInputError("a request or its fingerprint is needed, and not both", field="request")
+        if request is not NO_REQUEST:
+            request_fingerprint = fingerprint(request, binding.limits)
+        binding.id("key", key)
+        binding.optional_id("record_id", record_id)
+        bound = _bound(fingerprint_bytes(request_fingerprint or "", field="request_fingerprint"), record_id)
+        result_ttl_seconds = binding.ttl("result_ttl_seconds", result_ttl_seconds)
+        attempt_ttl_seconds = binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds)
+        waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
+        while True:
+            reserved = self._reserve(key, bound, record_id, result_ttl_seconds, attempt_ttl_seconds)
+            if isinstance(reserved, Reservation):
+                return reserved
+            waiting.pause_or_raise(reserved)
+
+    def complete(self, attempt: Attempt, outcome: Value, *, fence: Fence | None = None) -> None:
+        """Keep the outcome of an attempt."""
+        binding, clock = self._binding, self._database.clock
+        fence = binding.fence_of(fence)
+        payload = encode(outcome, binding.limits, field="outcome")
+        self._check(attempt)
+        with binding.session.call() as unit:
+            guard(unit, binding, fence)
+            row = self._lock(unit, attempt)
+            at = clock()
+            expires_at = at + timedelta(seconds=row.result_ttl_seconds)  # the result's life begins now
+            row = replace(row, completed_at=at, outcome=payload, expires_at=expires_at)
+            unit.write(self._database.keys, binding.name(attempt.key), row)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """End an attempt without an outcome."""
+        self._check(attempt)
+        with self._binding.session.call() as unit:
+            row, at = self._lock(unit, attempt), self._database.clock()
+            row = replace(row, claim_until=at, expires_at=at)
+            unit.write(self._database.keys, self._binding.name(attempt.key), row)
+
+    def get(self, key: str) -> IdempotencyRecord | None:
+        """Return the key as it stands, or None where it is not reserved or has expired."""
+        name = self._binding.name(self._binding.id("key", key))
+        with self._binding.session.call() as unit:
+            row = unit.read(self._database.keys, name)
+            if row is not None and row.expires_at <= self._database.clock():
+                row = None
+        return None if row is None else rows.idempotency_record(key, row)
+
+    def forget(self, key: str) -> bool:
+        """Drop a key's outcome, or its attempt, which can then not complete."""
+        keys, clock = self._database.keys, self._database.clock
+        name = self._binding.name(self._binding.id("key", key))
+        with self._binding.session.call() as unit:
+            row = unit.lock(keys, name, Strength.NO_KEY_UPDATE, lambda row: row.expires_at > clock())
+            if row is not None:
+                at = clock()
+                unit.write(keys, name, replace(row, completed_at=None, outcome=None, claim_until=at, expires_at=at))
+        return row is not None
+
+    def _reserve(
+        self, key: str, request: bytes, record_id: str | None, result_ttl_seconds: float, attempt_ttl_seconds: float
+    ) -> Reservation | AttemptInFlightError:
+        """Reserve a key that is free, or say how it stands: then it is seen, and neither locked nor waited for."""
+        database, name = self._database, self._binding.name(key)
+        with self._binding.session.call() as unit:
+            if not unit.claim(
+                database.keys,
+                name,
+                Strength.NO_KEY_UPDATE,
+                lambda row: row is None or row.is_free(request, database.clock()),
+            ):
+                return _standing(unit.read(database.keys, name), request, database.clock())
+            before = unit.read(database.keys, name)
+            at = database.clock()
+            number = database.first_number(at)
+            if before is not None:
+                number = max(before.attempt + 1, number)
+            row = KeyRow(
+                fingerprint=request,
+                record_id=record_id,
+                attempt=number,
+                result_ttl_seconds=result_ttl_seconds,
+                reserved_at=at,
+                claim_until=at + timedelta(seconds=attempt_ttl_seconds),
+                # a short result does not shorten the attempt
+                expires_at=at + timedelta(seconds=max(attempt_ttl_seconds, result_ttl_seconds)),
+            )
+            unit.write(database.keys, name, row)
+        return Reservation(False, Attempt(key, number), None)
+
+    def _lock(self, unit: Unit, attempt: Attempt) -> KeyRow:
+        """Lock the row of an attempt that can still end. Raises FencingRejectedError."""
+        clock = self._database.clock
+        row = unit.lock(
+            self._database.keys,
+            self._binding.name(attempt.key),
+            Strength.NO_KEY_UPDATE,
+            lambda row: row.is_attempt(attempt.number, clock()),
+        )
+        if row is None:
+            raise FencingRejectedError("the attempt was superseded, or has ended")
+        return row
+
+    def _check(self, attempt: Attempt) -> None:
+        if (
+            not isinstance(attempt, Attempt)
+            or type(attempt.number) is not int
+            or not 0 <= attempt.number <= INTEGER_MAX
+        ):
+            raise InvalidInputError("attempt is not a key's attempt", field="attempt")
+        self._binding.id("key", attempt.key)
+
+
+def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation | AttemptInFlightError:
+    """Say how a key that is not free stands. Raises KeyConflictError."""
+    if row is None:
+        raise AssertionError("an absent key is free")
+    if row.fingerprint != request:
+        raise KeyConflictError("the key is another request's")
+    if row.completed_at is not None:
+        return Reservation(True, None, rows.outcome(row))
+    remaining = max(0.0, (row.claim_until - at).total_seconds())
+    return AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)
+
+
+def _bound(request: bytes, record_id: str | None) -> bytes:
+    """Return the fingerprint of a request, bound to a record where there is one: another record makes it another."""
+    return request if record_id is None else hashlib.sha256(request + record_id.encode()).digest()
+
+
+def sweep(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
+    """Remove keys of one scope that expired by then. Returns how many."""
+    due = (slot for slot in database.keys.in_order(scope) if slot.committed and slot.committed.expires_at <= until)
+    return database.sweep(database.keys, due, page_size)

@@ -1,0 +1,184 @@
+"""Leases in memory, and the lock protocol that makes a late write fail.
+
+What may run beside what is said by the strength of the lock on the lease's row:
+
+    a fenced write              KEY SHARE: this grant stays until I commit
+    renew, and the first half   NO KEY UPDATE: they do not wait for open fenced writes
+      of revoke
+    release, takeover, and the  UPDATE: they wait for open fenced writes, and when those have committed, no older
+      other half of revoke        token can commit
+    acquire, when free          NO KEY UPDATE: nobody has a fence to write with
+
+PostgreSQL needs one thing more, the column `turn`: there, a lock is taken on a version of the row, and the versions
+have to be told apart. Here it is on the row.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
+from nl2state.leases import Fence, Lease, LeaseStore
+from nl2state_memory import rows
+from nl2state_memory.binding import Binding
+from nl2state_memory.database import Database, Unit
+from nl2state_memory.rows import LeaseRow
+from nl2state_memory.tables import Name, Strength
+from nl2state_memory.waiting import Waiting
+
+__all__ = ["MemoryLeases", "guard", "sweep"]
+
+
+def guard(unit: Unit, binding: Binding, fence: Fence | None) -> None:
+    """Keep the grant that a write is fenced with until the write commits. Raises FencingRejectedError.
+
+    The expiry is looked at before the lock and after it, so that a refused write keeps no lock. It proves nothing: the
+    lock does.
+    """
+    if fence is None:
+        return
+    database = unit.database
+
+    def is_held(row: LeaseRow) -> bool:
+        return row.is_grant(fence) and row.expires_at > database.clock()
+
+    if unit.lock(database.leases, binding.name(fence.resource), Strength.KEY_SHARE, is_held) is None:
+        raise FencingRejectedError("the lease was lost")
+
+
+class MemoryLeases(LeaseStore):
+    """The leases of one scope. What the calls promise is LeaseStore's."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._database = binding.session.database
+
+    def acquire(self, resource: str, *, owner: str, ttl_seconds: float, wait_seconds: float = 0.0) -> Lease:
+        """Take the lease of a resource that is free or expired, waiting for it at most so long."""
+        binding = self._binding
+        binding.refuse_in_transaction("acquire")  # a grant that is rolled back would be issued again
+        binding.id("resource", resource)
+        binding.id("owner", owner)
+        ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
+        while True:
+            sent_at = binding.monotonic()
+            granted = self._grant(resource, owner, ttl_seconds, sent_at)
+            if isinstance(granted, LeaseBusyError):
+                waiting.pause_or_raise(granted)
+            elif binding.monotonic() < granted.deadline:
+                return granted
+            else:
+                with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
+                    self.release(granted.fence)
+
+    def try_acquire(self, resource: str, *, owner: str, ttl_seconds: float) -> Lease | None:
+        """Take the lease of a resource, or return None where it is busy."""
+        try:
+            return self.acquire(resource, owner=owner, ttl_seconds=ttl_seconds)
+        except LeaseBusyError:
+            return None
+
+    def renew(self, fence: Fence, *, ttl_seconds: float | None = None) -> Lease:
+        """Make a lease that is still valid last its own TTL, or another, from now."""
+        binding, clock = self._binding, self._database.clock
+        binding.refuse_in_transaction("renew")  # until its commit, the heartbeat would wait behind it
+        binding.checked(fence)
+        if ttl_seconds is not None:
+            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        sent_at = binding.monotonic()
+        name = binding.name(fence.resource)
+        with binding.session.call() as unit:
+            row = unit.lock(
+                self._database.leases,
+                name,
+                Strength.NO_KEY_UPDATE,
+                lambda row: row.is_grant(fence) and row.expires_at > clock(),
+            )
+            if row is None:
+                raise FencingRejectedError("the lease was lost")
+            until = clock() + timedelta(seconds=row.ttl_seconds if ttl_seconds is None else ttl_seconds)
+            row = replace(row, expires_at=max(row.expires_at, until))  # never back: a client was told the later one
+            unit.write(self._database.leases, name, row)
+        return rows.lease(fence, row, sent_at=sent_at, ttl_seconds=ttl_seconds)
+
+    def release(self, fence: Fence) -> None:
+        """Free a resource."""
+        binding = self._binding
+        binding.checked(fence)
+        name = binding.name(fence.resource)
+        with binding.session.call() as unit:
+            row = unit.lock(self._database.leases, name, Strength.UPDATE, lambda row: row.is_grant(fence))
+            if row is None:
+                raise FencingRejectedError("the lease was lost")
+            self._free(unit, name, row)
+
+    def revoke(self, resource: str) -> bool:
+        """Take the lease from whoever holds it."""
+        binding, leases, clock = self._binding, self._database.leases, self._database.clock
+        binding.refuse_in_transaction("revoke")  # its two halves are two commits
+        name = binding.name(binding.id("resource", resource))
+        with binding.session.call() as unit:
+            # expired first: new fenced writes fail from here on, so that they cannot starve the other half
+            expired = unit.lock(
+                leases, name, Strength.NO_KEY_UPDATE, lambda row: row.owner is not None and row.expires_at > clock()
+            )
+            if expired is not None:
+                unit.write(leases, name, replace(expired, expires_at=clock()))
+        with binding.session.call() as unit:
+            # its expiry is not looked at again: a renewal that waited behind the first half may have moved it
+            row = unit.lock(
+                leases,
+                name,
+                Strength.UPDATE,
+                lambda row: row.owner is not None and (expired is None or row.token == expired.token),
+            )
+            if row is not None:
+                self._free(unit, name, row)
+        return row is not None or expired is not None
+
+    def _grant(self, resource: str, owner: str, ttl_seconds: float, sent_at: float) -> Lease | LeaseBusyError:
+        """Grant a lease that is free, or take over an expired one, or say who holds it."""
+        leases, name = self._database.leases, self._binding.name(resource)
+        with self._binding.session.call() as unit:
+            while True:
+                # a held one is seen and not locked: its holder's heartbeat is not to wait for us
+                if unit.claim(leases, name, Strength.NO_KEY_UPDATE, lambda row: row is None or row.owner is None):
+                    return self._given(unit, resource, owner, ttl_seconds, sent_at)
+                with suppress(StoreTimeoutError):  # the former holder's transaction is still open: it is busy yet
+                    if unit.lock(leases, name, Strength.UPDATE, self._is_dead) is not None:
+                        return self._given(unit, resource, owner, ttl_seconds, sent_at)
+                row = unit.read(leases, name)
+                if row is not None and row.owner is not None:
+                    remaining = max(0.0, (row.expires_at - self._database.clock()).total_seconds())
+                    return LeaseBusyError("the lease is held", owner=row.owner, retry_after_seconds=remaining)
+                # it came free while the takeover waited: start over
+
+    def _is_dead(self, row: LeaseRow) -> bool:
+        return row.owner is not None and row.expires_at <= self._database.clock()
+
+    def _given(self, unit: Unit, resource: str, owner: str, ttl_seconds: float, sent_at: float) -> Lease:
+        """Write a grant over a row that is locked, or none."""
+        database, name = self._database, self._binding.name(resource)
+        before = unit.read(database.leases, name)
+        at = database.clock()  # read after the lock: a life that began before the wait could be over
+        token = database.first_number(at)
+        if before is not None:
+            token = max(before.token + 1, token)
+        row = LeaseRow(owner, token, ttl_seconds, acquired_at=at, expires_at=at + timedelta(seconds=ttl_seconds))
+        unit.write(database.leases, name, row)
+        taken_over = before is not None and before.owner is not None
+        return rows.lease(Fence(resource, owner, token), row, sent_at=sent_at, taken_over=taken_over)
+
+    def _free(self, unit: Unit, name: Name, row: LeaseRow) -> None:
+        """Write that a lease is free; the row keeps its token, and when it came free, for the sweep."""
+        unit.write(self._database.leases, name, replace(row, owner=None, expires_at=self._database.clock()))
+
+
+def sweep(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
+    """Remove leases of one scope that expired or came free by then. Returns how many."""
+    due = (slot for slot in database.leases.in_order(scope) if slot.committed and slot.committed.expires_at <= until)
+    return database.sweep(database.leases, due, page_size)

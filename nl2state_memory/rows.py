@@ -1,0 +1,125 @@
+"""The rows of the three tables, and from a row to a model. A row never changes: a write puts another in its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from nl2state.idempotency import Attempt, IdempotencyRecord
+from nl2state.leases import Fence, Lease, deadline
+from nl2state.payload import Payload, Value, decode
+from nl2state.states import StateRecord
+
+__all__ = ["KeyRow", "LeaseRow", "StateRow", "idempotency_record", "lease", "outcome", "state_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """A record. Deleted, it is emptied, and its row keeps the revision until it is swept."""
+
+    revision: int
+    status: str
+    is_terminal: bool
+    schema_version: int
+    payload: Payload | None
+    request_id: str | None
+    parent_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    ended_at: datetime | None = None
+    """When it became terminal, or was deleted."""
+    deleted_at: datetime | None = None
+
+    def is_live(self, at: datetime) -> bool:
+        """Whether the record is there at all: neither deleted nor expired."""
+        return self.deleted_at is None and (self.expires_at is None or self.expires_at > at)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A lease: free where it has no owner; then `expires_at` is when it came free."""
+
+    owner: str | None
+    token: int
+    ttl_seconds: float
+    acquired_at: datetime
+    expires_at: datetime
+
+    def is_grant(self, fence: Fence) -> bool:
+        """Whether this is the grant that the fence names, expired or not."""
+        return self.owner == fence.owner and self.token == fence.token
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """An idempotency key. Forgotten or abandoned, it is expired, and its row keeps the attempt's number until swept."""
+
+    fingerprint: bytes
+    """Of the request, and of the record where the key is bound to one."""
+    record_id: str | None
+    attempt: int
+    result_ttl_seconds: float
+    reserved_at: datetime
+    claim_until: datetime
+    expires_at: datetime
+    completed_at: datetime | None = None
+    outcome: Payload | None = None
+
+    def is_attempt(self, number: int, at: datetime) -> bool:
+        """Whether this attempt can still be completed: though it ran out, as long as no other followed."""
+        return self.attempt == number and self.completed_at is None and self.expires_at > at
+
+    def is_free(self, fingerprint: bytes, at: datetime) -> bool:
+        """Whether the key can be reserved anew: it expired, or its attempt ran out and the request is the same."""
+        ran_out = self.completed_at is None and self.claim_until <= at and self.fingerprint == fingerprint
+        return self.expires_at <= at or ran_out
+
+
+def state_record(record_id: str, row: StateRow, value: Value) -> StateRecord[Value]:
+    """Return the record of a row, with its value."""
+    return StateRecord(
+        id=record_id,
+        revision=row.revision,
+        status=row.status,
+        is_terminal=row.is_terminal,
+        value=value,
+        schema_version=row.schema_version,
+        request_id=row.request_id,
+        parent_id=row.parent_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expires_at=row.expires_at,
+    )
+
+
+def lease(
+    fence: Fence, row: LeaseRow, *, sent_at: float, ttl_seconds: float | None = None, taken_over: bool = False
+) -> Lease:
+    """Return a lease that was asked for at `sent_at`, for its own TTL unless another is given."""
+    return Lease(
+        fence=fence,
+        ttl_seconds=row.ttl_seconds,
+        acquired_at=row.acquired_at,
+        expires_at=row.expires_at,
+        deadline=deadline(sent_at, row.ttl_seconds if ttl_seconds is None else ttl_seconds),
+        taken_over=taken_over,
+    )
+
+
+def outcome(row: KeyRow) -> Value:
+    """Return a key's outcome; None where it has none."""
+    return None if row.outcome is None else decode(row.outcome)
+
+
+def idempotency_record(key: str, row: KeyRow) -> IdempotencyRecord:
+    """Return a key as it stands."""
+    return IdempotencyRecord(
+        attempt=Attempt(key, row.attempt),
+        record_id=row.record_id,
+        reserved_at=row.reserved_at,
+        claim_until=row.claim_until,
+        completed_at=row.completed_at,
+        outcome=outcome(row),
+        expires_at=row.expires_at,
+    )

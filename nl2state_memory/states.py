@@ -1,0 +1,265 @@
+"""States in memory: compare-and-set under a row lock, and the order in which a write is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from nl2state.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    RevisionConflictError,
+    TerminalError,
+    TransitionError,
+)
+from nl2state.leases import Fence
+from nl2state.payload import Value, decode, encode
+from nl2state.states import (
+    ANY_REVISION,
+    DEFAULT_LIFECYCLE,
+    NEVER,
+    ExpectedRevision,
+    FencedStateStore,
+    Lifecycle,
+    StateRecord,
+    Ttl,
+)
+from nl2state_memory import rows
+from nl2state_memory.binding import INTEGER_MAX, Binding
+from nl2state_memory.database import Database
+from nl2state_memory.leases import guard
+from nl2state_memory.rows import StateRow
+from nl2state_memory.tables import Strength
+
+__all__ = ["MemoryStates", "sweep_deleted", "sweep_ended", "sweep_expired"]
+
+
+class MemoryStates(FencedStateStore):
+    """The records of one scope. What the calls promise is FencedStateStore's."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._database = binding.session.database
+
+    def create(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Make a record that must be absent."""
+        binding = self._binding
+        status = binding.id("status", lifecycle.initial if status is None else lifecycle.check(status))
+        life = None if ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", ttl_seconds))
+        schema_version = _checked_integer("schema_version", schema_version)
+        binding.optional_id("request_id", request_id)
+        binding.optional_id("parent_id", parent_id)
+        payload = encode(value, binding.limits)
+        is_terminal = status in lifecycle.terminal
+
+        def created(former: StateRow | None, at: datetime) -> StateRow:
+            return StateRow(
+                revision=1 if former is None else former.revision + 1,  # so that a writer of the former life is refused
+                status=status,
+                is_terminal=is_terminal,
+                schema_version=schema_version,
+                payload=payload,
+                request_id=request_id,
+                parent_id=parent_id,
+                created_at=at,
+                updated_at=at,
+                expires_at=None if life is None else at + life,
+                ended_at=at if is_terminal else None,
+            )
+
+        return rows.state_record(record_id, self._write(record_id, fence, _refuse_creation, created), value)
+
+    def update(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        expected_revision: ExpectedRevision,
+        expected_status: str | None = None,
+        status: str | None = None,
+        ttl_seconds: Ttl = None,
+        schema_version: int | None = None,
+        request_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Write a record that is at the expected revision."""
+        binding = self._binding
+        expected = _expected(expected_revision)
+        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
+        binding.optional_id("expected_status", expected_status)
+        binding.optional_id("status", status)
+        if ttl_seconds is not None and ttl_seconds is not NEVER:
+            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        if schema_version is not None:
+            _checked_integer("schema_version", schema_version)
+        binding.optional_id("request_id", request_id)
+        payload = encode(value, binding.limits)
+        is_terminal = status in lifecycle.terminal
+
+        def refuse(found: StateRow | None) -> None:
+            _refuse_update(expected, expected_status, sources, found)
+
+        def updated(former: StateRow | None, at: datetime) -> StateRow:
+            row = _there(former)
+            return replace(
+                row,
+                revision=row.revision + 1,
+                status=row.status if status is None else status,
+                is_terminal=is_terminal,
+                schema_version=row.schema_version if schema_version is None else schema_version,
+                payload=payload,
+                request_id=request_id,
+                updated_at=at,
+                expires_at=_expiry(row, ttl_seconds, at),
+                ended_at=at if is_terminal else None,
+            )
+
+        return rows.state_record(record_id, self._write(record_id, fence, refuse, updated), value)
+
+    def get(self, record_id: str) -> StateRecord[Value] | None:
+        """Return the record, or None where there is none."""
+        name = self._binding.name(self._binding.id("record_id", record_id))
+        with self._binding.session.call() as unit:
+            row = self._live(unit.read(self._database.states, name))
+        if row is None or row.payload is None:
+            return None
+        return rows.state_record(record_id, row, decode(row.payload))
+
+    def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
+        """Empty a record that is at the expected revision, and return the revision that this made."""
+        expected = _expected(expected_revision)
+
+        def refuse(found: StateRow | None) -> None:
+            _refuse_at_revision(expected, found)
+
+        def emptied(former: StateRow | None, at: datetime) -> StateRow:
+            row = _there(former)
+            return replace(
+                row,
+                revision=row.revision + 1,
+                is_terminal=False,
+                payload=None,
+                request_id=None,
+                parent_id=None,
+                updated_at=at,
+                expires_at=None,
+                ended_at=at,
+                deleted_at=at,
+            )
+
+        return self._write(record_id, fence, refuse, emptied).revision
+
+    def _write(
+        self,
+        record_id: str,
+        fence: Fence | None,
+        refuse: Callable[[StateRow | None], None],
+        written: Callable[[StateRow | None, datetime], StateRow],
+    ) -> StateRow:
+        """Lock the record's row and write it, unless the fence, and then `refuse`, speaks against it.
+
+        `refuse` is handed the live record, or None, and raises; `written` the row as it is, live or not.
+        """
+        binding, states = self._binding, self._database.states
+        name = binding.name(binding.id("record_id", record_id))
+        fence = binding.fence_of(fence)
+
+        def agreed(row: StateRow | None) -> bool:
+            refuse(self._live(row))
+            return True
+
+        with binding.session.call() as unit:
+            guard(unit, binding, fence)
+            unit.claim(states, name, Strength.NO_KEY_UPDATE, agreed)
+            row = written(unit.read(states, name), self._database.clock())
+            unit.write(states, name, row)
+        return row
+
+    def _live(self, row: StateRow | None) -> StateRow | None:
+        return row if row is not None and row.is_live(self._database.clock()) else None
+
+
+def _refuse_creation(found: StateRow | None) -> None:
+    if found is not None:
+        raise AlreadyExistsError("the record exists", revision=found.revision, status=found.status)
+
+
+def _refuse_at_revision(expected: int | None, found: StateRow | None) -> StateRow:
+    if found is None:
+        raise NotFoundError("there is no such record")
+    if expected not in (None, found.revision):
+        raise RevisionConflictError("the record is at another revision", revision=found.revision, status=found.status)
+    return found
+
+
+def _refuse_update(
+    expected: int | None, expected_status: str | None, sources: tuple[str, ...] | None, found: StateRow | None
+) -> None:
+    found = _refuse_at_revision(expected, found)
+    revision, status = found.revision, found.status
+    if expected_status not in (None, status):
+        raise RevisionConflictError("the record is in another status", revision=revision, status=status)
+    if found.is_terminal:
+        raise TerminalError("the record ended", revision=revision, status=status)
+    if sources is not None and status not in sources:
+        raise TransitionError("the lifecycle does not lead there", revision=revision, status=status)
+
+
+def _there(row: StateRow | None) -> StateRow:
+    """Return a row that `refuse` has seen."""
+    if row is None:
+        raise AssertionError("an absent record is refused")
+    return row
+
+
+def _expiry(row: StateRow, ttl_seconds: Ttl, at: datetime) -> datetime | None:
+    """Return when an updated record expires: as before unless a TTL, or NEVER, is given."""
+    if ttl_seconds is NEVER:
+        return None
+    return row.expires_at if ttl_seconds is None else at + timedelta(seconds=ttl_seconds)
+
+
+def _expected(revision: ExpectedRevision) -> int | None:
+    """Return the revision that is expected; None for any, which has to be said aloud."""
+    return None if revision is ANY_REVISION else _checked_integer("expected_revision", revision)
+
+
+def _checked_integer(field: str, value: int) -> int:
+    if type(value) is not int or not 1 <= value <= INTEGER_MAX:
+        raise InvalidInputError(f"{field} must be an integer from 1", field=field, limit=INTEGER_MAX)
+    return value
+
+
+def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
+    """Remove records of one scope that ended by then. Returns how many."""
+    due = database.states.due("ended_at", scope, until)
+    ended = (slot for slot in due if slot.committed and slot.committed.deleted_at is None)
+    return database.sweep(database.states, ended, page_size)
+
+
+def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
+    """Remove emptied rows of one scope that were deleted by then. Returns how many."""
+    due = database.states.due("ended_at", scope, until)
+    emptied = (slot for slot in due if slot.committed and slot.committed.deleted_at is not None)
+    return database.sweep(database.states, emptied, page_size)
+
+
+def sweep_expired(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
+    """Remove records of one scope that expired by then. Returns how many."""
+    return database.sweep(database.states, database.states.due("expires_at", scope, until), page_size)
