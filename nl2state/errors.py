@@ -30,7 +30,7 @@ itself.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "AlreadyExistsError",
@@ -71,6 +71,10 @@ class StoreError(Exception):
             raise TypeError(f"{type(self).__name__} has no field {sorted(unknown)}")
         for name in self.fields:
             setattr(self, name, fields.get(name))
+
+    def again(self) -> Self:
+        """Return this error as it was made, without the traceback and context that it gathered."""
+        return type(self)(self.args[0], **{name: getattr(self, name) for name in self.fields})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and fields, so that a task queue carries the error whole."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict
 
-from nl2state.errors import UsageError
+from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence
-from nl2state.payload import Value
+from nl2state.limits import Limits
+from nl2state.payload import Value, fingerprint, fingerprint_bytes
 
 __all__ = [
     "NO_REQUEST",
@@ -19,6 +21,7 @@ __all__ = [
     "NoRequest",
     "Reservation",
     "ReserveOptions",
+    "reservation_digest",
 ]
 
 
@@ -139,3 +142,19 @@ class IdempotencyStore(Protocol):
     def forget(self, key: str) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete. Returns whether there was either."""
         ...
+
+
+def reservation_digest(
+    request: Value | NoRequest, request_fingerprint: str | None, record_id: str | None, limits: Limits
+) -> bytes:
+    """Return the 32 bytes that a key is compared by: of its request, and of its record where it has one. For backends.
+
+    Raises InvalidInputError unless there is either a request or its fingerprint, and PayloadError for one that is no
+    value.
+    """
+    if (request is NO_REQUEST) is (request_fingerprint is None):
+        raise InvalidInputError("a request or its fingerprint is needed, and not both", field="request")
+    if request is not NO_REQUEST:
+        request_fingerprint = fingerprint(request, limits)
+    digest = fingerprint_bytes(request_fingerprint or "", field="request_fingerprint")
+    return digest if record_id is None else hashlib.sha256(digest + record_id.encode()).digest()

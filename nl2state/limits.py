@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from nl2state.errors import InvalidInputError
 
-__all__ = ["Limits", "check_seconds"]
+__all__ = ["INTEGER_MAX", "Limits", "check_seconds", "checked_integer"]
+
+INTEGER_MAX: Final = 2**63 - 1
+"""The greatest integer that a backend keeps: of a revision, a token, an attempt, a schema version."""
 
 CREDENTIAL_NAMES = frozenset(
     {
@@ -64,3 +69,10 @@ def check_seconds(field: str, value: float, *, least: float = 0.0, most: float) 
     if value > most:
         raise InvalidInputError(f"{field} must be at most {most} seconds", field=field, limit=most)
     return float(value)
+
+
+def checked_integer(field: str, value: int, *, least: int = 1, most: int = INTEGER_MAX) -> int:
+    """Return an integer within its bounds. Raises InvalidInputError."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidInputError(f"{field} must be an integer from {least} to {most}", field=field, limit=most)
+    return value

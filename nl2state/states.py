@@ -6,25 +6,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from pydantic import TypeAdapter, ValidationError
 
-from nl2state.errors import CorruptError, InvalidInputError, NotFoundError
+from nl2state.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    RevisionConflictError,
+    TerminalError,
+    TransitionError,
+)
 from nl2state.leases import Fence
+from nl2state.limits import checked_integer
 from nl2state.payload import Value
 
 __all__ = [
     "ANY_REVISION",
     "DEFAULT_LIFECYCLE",
     "NEVER",
+    "Expectation",
     "ExpectedRevision",
     "FencedStateStore",
+    "Found",
     "Lifecycle",
     "StateRecord",
     "StateStore",
     "StateView",
     "Ttl",
+    "refuse_creation",
 ]
 
 V = TypeVar("V")
@@ -234,6 +246,63 @@ class FencedStateStore(StateStore, Protocol):
     def of(self, model: type[M], *, lifecycle: Lifecycle = DEFAULT_LIFECYCLE) -> StateView[M]:
         """Return a view of these records whose values are of `model`: whatever pydantic can validate."""
         return StateView(self, model, lifecycle)
+
+
+class Found(Protocol):
+    """A live record, as a refused write found it."""
+
+    @property
+    def revision(self) -> int:
+        """Its revision."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """Its status."""
+        ...
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a write expects of its record, and the reasons for which it is refused, in their order. For backends."""
+
+    revision: int | None
+    """None for any, which has to be said aloud."""
+    status: str | None = None
+    sources: tuple[str, ...] | None = None
+    """The statuses from which the lifecycle leads to the new one; None where it does not matter."""
+    writes: bool = True
+    """Whether the record is to be written: a terminal one can only be deleted."""
+
+    @classmethod
+    def of(cls, revision: ExpectedRevision, **more: Any) -> Expectation:
+        """Check the revision that a caller expects. Raises InvalidInputError."""
+        return cls(None if revision is ANY_REVISION else checked_integer("expected_revision", revision), **more)
+
+    def refuse(self, found: Found | None) -> None:
+        """Raise the first reason that speaks against the write, if there is one."""
+        if found is None:
+            raise NotFoundError("there is no such record")
+        fields = {"revision": found.revision, "status": found.status}
+        if self.revision not in (None, found.revision):
+            raise RevisionConflictError("the record is at another revision", **fields)
+        if self.status not in (None, found.status):
+            raise RevisionConflictError("the record is in another status", **fields)
+        if self.writes and found.is_terminal:
+            raise TerminalError("the record ended", **fields)
+        if self.sources is not None and found.status not in self.sources:
+            raise TransitionError("the lifecycle does not lead there", **fields)
+
+
+def refuse_creation(found: Found | None) -> None:
+    """Raise AlreadyExistsError where the record that is to be made is there. For backends."""
+    if found is not None:
+        raise AlreadyExistsError("the record exists", revision=found.revision, status=found.status)
 
 
 class CreateOptions(TypedDict, total=False):

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
+from uuid import UUID
 
 from nl2state.idempotency import IdempotencyStore
 from nl2state.leases import Fence, LeaseStore
+from nl2state.limits import Limits, check_seconds, checked_integer
 from nl2state.scope import TenantScope
 from nl2state.states import FencedStateStore
 from nl2state.toolkit.holding import Held
 
-__all__ = ["Retained", "Store", "System", "Tenant", "Transaction"]
+__all__ = ["SWEEPS", "Retained", "Store", "System", "Tenant", "Transaction", "retain_by_scope"]
 
 
 class Transaction(Protocol):
@@ -141,3 +143,50 @@ class Store(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+SWEEPS: Final = {
+    "ended_states": "states",
+    "deleted_states": "states",
+    "expired_states": "states",
+    "leases": "leases",
+    "keys": "idempotency",
+}
+"""The clean-ups of a scope, and the noun that each is counted with."""
+
+_SCOPES_MAX = 100
+_PAGE_SIZE_MAX = 10_000
+_EXPIRED_AGE_SECONDS_MIN = 3_600.0
+
+
+def retain_by_scope(
+    next_scope: Callable[[UUID], UUID | None],
+    sweep: Callable[[str, UUID, float, int], int],
+    limits: Limits,
+    *,
+    terminal_age_seconds: float | None,
+    expired_age_seconds: float,
+    limit: int,
+    after: TenantScope | None,
+) -> Retained:
+    """Do what System.retain says, with a backend's `next_scope` (the least after one) and `sweep` (one of SWEEPS)."""
+    most = limits.ttl_seconds_max
+    expired = check_seconds("expired_age_seconds", expired_age_seconds, least=_EXPIRED_AGE_SECONDS_MIN, most=most)
+    ages = dict.fromkeys(SWEEPS, expired)
+    if terminal_age_seconds is None:
+        del ages["ended_states"]
+    else:
+        ages["ended_states"] = check_seconds("terminal_age_seconds", terminal_age_seconds, most=most)
+    checked_integer("limit", limit, most=_PAGE_SIZE_MAX)
+    removed = dict.fromkeys(SWEEPS.values(), 0)
+    seen = UUID(int=0) if after is None else after.uuid
+    for _ in range(_SCOPES_MAX):
+        scope = next_scope(seen)
+        if scope is None:
+            return Retained(**removed, after=None)
+        for name, age_seconds in ages.items():
+            removed[SWEEPS[name]] += sweep(name, scope, age_seconds, limit - removed[SWEEPS[name]])
+        if max(removed.values()) >= limit:
+            break  # there may be more in this scope
+        seen = scope
+    return Retained(**removed, after=TenantScope(seen))

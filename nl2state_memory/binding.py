@@ -1,74 +1,22 @@
-"""What the calls of a tenant are bound to: its scope, the session that they run in, their limits, and their fence."""
+"""What the calls of a tenant are bound to: in memory, also the session that they run in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
-from nl2state.errors import InvalidInputError, UsageError
-from nl2state.keys import check_id
-from nl2state.leases import Fence
-from nl2state.limits import Limits, check_seconds
+from nl2state.binding import Binding
 from nl2state_memory.sessions import Session
 from nl2state_memory.tables import Name
 
-__all__ = ["INTEGER_MAX", "Binding"]
-
-INTEGER_MAX = 2**63 - 1
+__all__ = ["MemoryBinding"]
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A scope and a session. In a transaction, `fence` is the one that all its writes carry."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBinding(Binding):
+    """A binding with the session that its calls run in."""
 
-    scope: UUID
     session: Session
-    limits: Limits
-    monotonic: Callable[[], float]
-    in_transaction: bool = False
-    fence: Fence | None = None
 
     def name(self, key: str) -> Name:
         """Return what a row of this scope is found by."""
         return self.scope, key
-
-    # What follows asks no backend: it is the same for each of them, and could be the contract's.
-
-    def fence_of(self, fence: Fence | None) -> Fence | None:
-        """Return the fence that a write carries: its own, or its transaction's. Raises UsageError for two."""
-        if fence is None:
-            return self.fence
-        if self.fence is not None and fence != self.fence:
-            raise UsageError("the transaction has another fence: every write in it carries that one")
-        return self.checked(fence)
-
-    def checked(self, fence: Fence) -> Fence:
-        """Return a fence that can be one. Raises InvalidInputError."""
-        if not isinstance(fence, Fence) or type(fence.token) is not int or not 0 <= fence.token <= INTEGER_MAX:
-            raise InvalidInputError("fence is not a lease's fence", field="fence")
-        self.id("fence", fence.resource)
-        self.id("fence", fence.owner)
-        return fence
-
-    def id(self, field: str, value: str) -> str:
-        """Return a name that can be one. Raises InvalidInputError."""
-        return check_id(field, value, self.limits.id_bytes_max)
-
-    def optional_id(self, field: str, value: str | None) -> str | None:
-        """Return a name that can be one, or None. Raises InvalidInputError."""
-        return None if value is None else self.id(field, value)
-
-    def ttl(self, field: str, value: float) -> float:
-        """Return a life that is longer than nothing. Raises InvalidInputError."""
-        least = self.limits.lease_ttl_seconds_min
-        return check_seconds(field, value, least=least, most=self.limits.ttl_seconds_max)
-
-    def wait(self, value: float) -> float:
-        """Return a wait. Raises InvalidInputError."""
-        return check_seconds("wait_seconds", value, most=self.limits.wait_seconds_max)
-
-    def refuse_in_transaction(self, call: str) -> None:
-        """Raise UsageError in a transaction."""
-        if self.in_transaction:
-            raise UsageError(f"{call} does not work in a transaction: do it around the transaction")

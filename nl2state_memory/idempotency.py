@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from nl2state.errors import AttemptInFlightError, FencingRejectedError, InvalidInputError, KeyConflictError
-from nl2state.idempotency import NO_REQUEST, Attempt, IdempotencyRecord, IdempotencyStore, NoRequest, Reservation
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
+from nl2state.idempotency import (
+    NO_REQUEST,
+    Attempt,
+    IdempotencyRecord,
+    IdempotencyStore,
+    NoRequest,
+    Reservation,
+    reservation_digest,
+)
 from nl2state.leases import Fence
-from nl2state.payload import Value, encode, fingerprint, fingerprint_bytes
+from nl2state.payload import Value, encode
 from nl2state_memory import rows
-from nl2state_memory.binding import INTEGER_MAX, Binding
+from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
 from nl2state_memory.leases import guard
 from nl2state_memory.rows import KeyRow
@@ -25,7 +32,7 @@ __all__ = ["MemoryIdempotency", "sweep"]
 class MemoryIdempotency(IdempotencyStore):
     """The idempotency keys of one scope. What the calls promise is IdempotencyStore's."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: MemoryBinding) -> None:
         self._binding = binding
         self._database = binding.session.database
 
@@ -43,13 +50,9 @@ class MemoryIdempotency(IdempotencyStore):
         """Reserve a key for a request, or learn its outcome."""
         binding = self._binding
         binding.refuse_in_transaction("reserve")  # an attempt that is rolled back would be numbered again
-        if (request is NO_REQUEST) is (request_fingerprint is None):
-            raise InvalidInputError("a request or its fingerprint is needed, and not both", field="request")
-        if request is not NO_REQUEST:
-            request_fingerprint = fingerprint(request, binding.limits)
         binding.id("key", key)
         binding.optional_id("record_id", record_id)
-        bound = _bound(fingerprint_bytes(request_fingerprint or "", field="request_fingerprint"), record_id)
+        bound = reservation_digest(request, request_fingerprint, record_id, binding.limits)
         result_ttl_seconds = binding.ttl("result_ttl_seconds", result_ttl_seconds)
         attempt_ttl_seconds = binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds)
         waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
@@ -64,7 +67,7 @@ class MemoryIdempotency(IdempotencyStore):
         binding, clock = self._binding, self._database.clock
         fence = binding.fence_of(fence)
         payload = encode(outcome, binding.limits, field="outcome")
-        self._check(attempt)
+        binding.checked_attempt(attempt)
         with binding.session.call() as unit:
             guard(unit, binding, fence)
             row = self._lock(unit, attempt)
@@ -75,7 +78,7 @@ class MemoryIdempotency(IdempotencyStore):
 
     def abandon(self, attempt: Attempt) -> None:
         """End an attempt without an outcome."""
-        self._check(attempt)
+        self._binding.checked_attempt(attempt)
         with self._binding.session.call() as unit:
             row, at = self._lock(unit, attempt), self._database.clock()
             row = replace(row, claim_until=at, expires_at=at)
@@ -145,15 +148,6 @@ class MemoryIdempotency(IdempotencyStore):
             raise FencingRejectedError("the attempt was superseded, or has ended")
         return row
 
-    def _check(self, attempt: Attempt) -> None:
-        if (
-            not isinstance(attempt, Attempt)
-            or type(attempt.number) is not int
-            or not 0 <= attempt.number <= INTEGER_MAX
-        ):
-            raise InvalidInputError("attempt is not a key's attempt", field="attempt")
-        self._binding.id("key", attempt.key)
-
 
 def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation | AttemptInFlightError:
     """Say how a key that is not free stands. Raises KeyConflictError."""
@@ -165,11 +159,6 @@ def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation |
         return Reservation(True, None, rows.outcome(row))
     remaining = max(0.0, (row.claim_until - at).total_seconds())
     return AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)
-
-
-def _bound(request: bytes, record_id: str | None) -> bytes:
-    """Return the fingerprint of a request, bound to a record where there is one: another record makes it another."""
-    return request if record_id is None else hashlib.sha256(request + record_id.encode()).digest()
 
 
 def sweep(database: Database, scope: UUID, until: datetime, page_size: int) -> int:

@@ -23,7 +23,7 @@ from uuid import UUID
 from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
 from nl2state.leases import Fence, Lease, LeaseStore
 from nl2state_memory import rows
-from nl2state_memory.binding import Binding
+from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
 from nl2state_memory.rows import LeaseRow
 from nl2state_memory.tables import Name, Strength
@@ -32,7 +32,7 @@ from nl2state_memory.waiting import Waiting
 __all__ = ["MemoryLeases", "guard", "sweep"]
 
 
-def guard(unit: Unit, binding: Binding, fence: Fence | None) -> None:
+def guard(unit: Unit, binding: MemoryBinding, fence: Fence | None) -> None:
     """Keep the grant that a write is fenced with until the write commits. Raises FencingRejectedError.
 
     The expiry is looked at before the lock and after it, so that a refused write keeps no lock. It proves nothing: the
@@ -52,7 +52,7 @@ def guard(unit: Unit, binding: Binding, fence: Fence | None) -> None:
 class MemoryLeases(LeaseStore):
     """The leases of one scope. What the calls promise is LeaseStore's."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: MemoryBinding) -> None:
         self._binding = binding
         self._database = binding.session.database
 
@@ -86,7 +86,7 @@ class MemoryLeases(LeaseStore):
         """Make a lease that is still valid last its own TTL, or another, from now."""
         binding, clock = self._binding, self._database.clock
         binding.refuse_in_transaction("renew")  # until its commit, the heartbeat would wait behind it
-        binding.checked(fence)
+        binding.checked_fence(fence)
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         sent_at = binding.monotonic()
@@ -108,7 +108,7 @@ class MemoryLeases(LeaseStore):
     def release(self, fence: Fence) -> None:
         """Free a resource."""
         binding = self._binding
-        binding.checked(fence)
+        binding.checked_fence(fence)
         name = binding.name(fence.resource)
         with binding.session.call() as unit:
             row = unit.lock(self._database.leases, name, Strength.UPDATE, lambda row: row.is_grant(fence))

@@ -7,28 +7,22 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from nl2state.errors import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    RevisionConflictError,
-    TerminalError,
-    TransitionError,
-)
 from nl2state.leases import Fence
+from nl2state.limits import checked_integer
 from nl2state.payload import Value, decode, encode
 from nl2state.states import (
-    ANY_REVISION,
     DEFAULT_LIFECYCLE,
     NEVER,
+    Expectation,
     ExpectedRevision,
     FencedStateStore,
     Lifecycle,
     StateRecord,
     Ttl,
+    refuse_creation,
 )
 from nl2state_memory import rows
-from nl2state_memory.binding import INTEGER_MAX, Binding
+from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database
 from nl2state_memory.leases import guard
 from nl2state_memory.rows import StateRow
@@ -40,7 +34,7 @@ __all__ = ["MemoryStates", "sweep_deleted", "sweep_ended", "sweep_expired"]
 class MemoryStates(FencedStateStore):
     """The records of one scope. What the calls promise is FencedStateStore's."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: MemoryBinding) -> None:
         self._binding = binding
         self._database = binding.session.database
 
@@ -61,7 +55,7 @@ class MemoryStates(FencedStateStore):
         binding = self._binding
         status = binding.id("status", lifecycle.initial if status is None else lifecycle.check(status))
         life = None if ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", ttl_seconds))
-        schema_version = _checked_integer("schema_version", schema_version)
+        schema_version = checked_integer("schema_version", schema_version)
         binding.optional_id("request_id", request_id)
         binding.optional_id("parent_id", parent_id)
         payload = encode(value, binding.limits)
@@ -82,7 +76,7 @@ class MemoryStates(FencedStateStore):
                 ended_at=at if is_terminal else None,
             )
 
-        return rows.state_record(record_id, self._write(record_id, fence, _refuse_creation, created), value)
+        return rows.state_record(record_id, self._write(record_id, fence, refuse_creation, created), value)
 
     def update(
         self,
@@ -100,20 +94,17 @@ class MemoryStates(FencedStateStore):
     ) -> StateRecord[Value]:
         """Write a record that is at the expected revision."""
         binding = self._binding
-        expected = _expected(expected_revision)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         binding.optional_id("expected_status", expected_status)
+        expected = Expectation.of(expected_revision, status=expected_status, sources=sources)
         binding.optional_id("status", status)
         if ttl_seconds is not None and ttl_seconds is not NEVER:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         if schema_version is not None:
-            _checked_integer("schema_version", schema_version)
+            checked_integer("schema_version", schema_version)
         binding.optional_id("request_id", request_id)
         payload = encode(value, binding.limits)
         is_terminal = status in lifecycle.terminal
-
-        def refuse(found: StateRow | None) -> None:
-            _refuse_update(expected, expected_status, sources, found)
 
         def updated(former: StateRow | None, at: datetime) -> StateRow:
             row = _there(former)
@@ -130,7 +121,7 @@ class MemoryStates(FencedStateStore):
                 ended_at=at if is_terminal else None,
             )
 
-        return rows.state_record(record_id, self._write(record_id, fence, refuse, updated), value)
+        return rows.state_record(record_id, self._write(record_id, fence, expected.refuse, updated), value)
 
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
@@ -143,10 +134,7 @@ class MemoryStates(FencedStateStore):
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
-        expected = _expected(expected_revision)
-
-        def refuse(found: StateRow | None) -> None:
-            _refuse_at_revision(expected, found)
+        expected = Expectation.of(expected_revision, writes=False)
 
         def emptied(former: StateRow | None, at: datetime) -> StateRow:
             row = _there(former)
@@ -163,7 +151,7 @@ class MemoryStates(FencedStateStore):
                 deleted_at=at,
             )
 
-        return self._write(record_id, fence, refuse, emptied).revision
+        return self._write(record_id, fence, expected.refuse, emptied).revision
 
     def _write(
         self,
@@ -195,32 +183,6 @@ class MemoryStates(FencedStateStore):
         return row if row is not None and row.is_live(self._database.clock()) else None
 
 
-def _refuse_creation(found: StateRow | None) -> None:
-    if found is not None:
-        raise AlreadyExistsError("the record exists", revision=found.revision, status=found.status)
-
-
-def _refuse_at_revision(expected: int | None, found: StateRow | None) -> StateRow:
-    if found is None:
-        raise NotFoundError("there is no such record")
-    if expected not in (None, found.revision):
-        raise RevisionConflictError("the record is at another revision", revision=found.revision, status=found.status)
-    return found
-
-
-def _refuse_update(
-    expected: int | None, expected_status: str | None, sources: tuple[str, ...] | None, found: StateRow | None
-) -> None:
-    found = _refuse_at_revision(expected, found)
-    revision, status = found.revision, found.status
-    if expected_status not in (None, status):
-        raise RevisionConflictError("the record is in another status", revision=revision, status=status)
-    if found.is_terminal:
-        raise TerminalError("the record ended", revision=revision, status=status)
-    if sources is not None and status not in sources:
-        raise TransitionError("the lifecycle does not lead there", revision=revision, status=status)
-
-
 def _there(row: StateRow | None) -> StateRow:
     """Return a row that `refuse` has seen."""
     if row is None:
@@ -233,17 +195,6 @@ def _expiry(row: StateRow, ttl_seconds: Ttl, at: datetime) -> datetime | None:
     if ttl_seconds is NEVER:
         return None
     return row.expires_at if ttl_seconds is None else at + timedelta(seconds=ttl_seconds)
-
-
-def _expected(revision: ExpectedRevision) -> int | None:
-    """Return the revision that is expected; None for any, which has to be said aloud."""
-    return None if revision is ANY_REVISION else _checked_integer("expected_revision", revision)
-
-
-def _checked_integer(field: str, value: int) -> int:
-    if type(value) is not int or not 1 <= value <= INTEGER_MAX:
-        raise InvalidInputError(f"{field} must be an integer from 1", field=field, limit=INTEGER_MAX)
-    return value
 
 
 def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int) -> int:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Final, Self
 from uuid import UUID
 
-from nl2state.errors import InvalidInputError, UsageError
+from nl2state.errors import UsageError
 from nl2state.leases import Fence
-from nl2state.limits import Limits, check_seconds
+from nl2state.limits import Limits
 from nl2state.scope import TenantScope
-from nl2state.store import Retained, Transaction
+from nl2state.store import Retained, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state_memory import idempotency, leases, states
-from nl2state_memory.binding import Binding
+from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database
 from nl2state_memory.idempotency import MemoryIdempotency
 from nl2state_memory.leases import MemoryLeases
@@ -30,13 +29,15 @@ from nl2state_memory.states import MemoryStates
 __all__ = ["MemoryStore", "MemoryTenant", "MemoryTransaction"]
 
 _HEARTBEAT_LOCK_SECONDS = 1.0
-_EXPIRED_AGE_SECONDS_MIN = 3_600.0
-_SCOPES_MAX = 100
-_PAGE_SIZE_MAX = 10_000
-_COUNTS = {"states": 0, "leases": 0, "idempotency": 0}
 _DEFAULTS = Settings()
 
-_Sweep: TypeAlias = Callable[[Database, UUID, datetime, int], int]
+_SWEEPS: Final[dict[str, Callable[[Database, UUID, datetime, int], int]]] = {
+    "ended_states": states.sweep_ended,
+    "deleted_states": states.sweep_deleted,
+    "expired_states": states.sweep_expired,
+    "leases": leases.sweep,
+    "keys": idempotency.sweep,
+}
 
 
 def _now() -> datetime:
@@ -46,7 +47,7 @@ def _now() -> datetime:
 class MemoryTransaction:
     """A transaction. What it promises is Transaction's."""
 
-    def __init__(self, binding: Binding, session: TransactionSession) -> None:
+    def __init__(self, binding: MemoryBinding, session: TransactionSession) -> None:
         self._session = session
         self.states = MemoryStates(binding)
         self.leases = MemoryLeases(binding)
@@ -66,7 +67,9 @@ class MemoryTransaction:
 class MemoryTenant:
     """What one scope may do. What it promises is Tenant's."""
 
-    def __init__(self, binding: Binding, session: ClientSession, heartbeat: Heartbeat, renewals: MemoryLeases) -> None:
+    def __init__(
+        self, binding: MemoryBinding, session: ClientSession, heartbeat: Heartbeat, renewals: MemoryLeases
+    ) -> None:
         self._binding = binding
         self._session = session
         self._heartbeat = heartbeat
@@ -115,25 +118,15 @@ class MemorySystem:
         after: TenantScope | None = None,
     ) -> Retained:
         """Remove rows that nothing needs any more, scope by scope."""
-        most = self._limits.ttl_seconds_max
-        expired = check_seconds("expired_age_seconds", expired_age_seconds, least=_EXPIRED_AGE_SECONDS_MIN, most=most)
-        terminal = None
-        if terminal_age_seconds is not None:
-            terminal = check_seconds("terminal_age_seconds", terminal_age_seconds, most=most)
-        if type(limit) is not int or not 1 <= limit <= _PAGE_SIZE_MAX:
-            raise InvalidInputError("limit is out of its bounds", field="limit", limit=_PAGE_SIZE_MAX)
-        removed = Counter[str]()
-        seen = UUID(int=0) if after is None else after.uuid
-        for _ in range(_SCOPES_MAX):
-            scope = self._next_scope(seen)
-            if scope is None:
-                return Retained(**_COUNTS | removed, after=None)
-            for noun, sweep, age_seconds in _sweeps(expired, terminal):
-                removed[noun] += self._sweep(sweep, scope, age_seconds, limit - removed[noun])
-            if max(removed.values()) >= limit:
-                break
-            seen = scope
-        return Retained(**_COUNTS | removed, after=TenantScope(seen))
+        return retain_by_scope(
+            self._next_scope,
+            self._sweep,
+            self._limits,
+            terminal_age_seconds=terminal_age_seconds,
+            expired_age_seconds=expired_age_seconds,
+            limit=limit,
+            after=after,
+        )
 
     def _next_scope(self, after: UUID) -> UUID | None:
         """Return the least scope after this one that has a row of any noun; None where there is none."""
@@ -142,21 +135,11 @@ class MemorySystem:
             found = [table.next_scope(after) for table in (database.states, database.leases, database.keys)]
         return min((scope for scope in found if scope is not None), default=None)
 
-    def _sweep(self, sweep: _Sweep, scope: UUID, age_seconds: float, page_size: int) -> int:
+    def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int) -> int:
         """Run one clean-up. Each is a call of its own, so that others come between."""
         database = self._session.database
         with self._session.call():
-            return sweep(database, scope, database.clock() - timedelta(seconds=age_seconds), page_size)
-
-
-def _sweeps(expired: float, terminal: float | None) -> Iterator[tuple[str, _Sweep, float]]:
-    """Yield the noun, the function and the age of each clean-up of a scope."""
-    if terminal is not None:
-        yield "states", states.sweep_ended, terminal
-    yield "states", states.sweep_deleted, expired
-    yield "states", states.sweep_expired, expired
-    yield "leases", leases.sweep, expired
-    yield "idempotency", idempotency.sweep, expired
+            return _SWEEPS[name](database, scope, database.clock() - timedelta(seconds=age_seconds), page_size)
 
 
 class MemoryStore:
@@ -216,5 +199,5 @@ class MemoryStore:
         self._heartbeat = Heartbeat(monotonic)
         self.system = MemorySystem(self._session, limits)
 
-    def _binding(self, scope: TenantScope, session: ClientSession) -> Binding:
-        return Binding(scope.uuid, session, self._limits, self._monotonic)
+    def _binding(self, scope: TenantScope, session: ClientSession) -> MemoryBinding:
+        return MemoryBinding(scope=scope.uuid, session=session, limits=self._limits, monotonic=self._monotonic)

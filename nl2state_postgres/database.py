@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias
 
 import psycopg
 import psycopg_pool
@@ -20,6 +20,7 @@ from nl2state.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from nl2state.transactions import OpenTransaction
 from nl2state_postgres import sqlstates
 from nl2state_postgres.catalog import Catalog, Returns, Statement
 from nl2state_postgres.settings import Settings
@@ -242,18 +243,15 @@ def _declared(statement: Statement, *returns: Returns) -> Statement:
     return statement
 
 
-class TransactionSession:
-    """A transaction on one connection, for one thread. BEGIN waits for its first statement: an unused one is free."""
+class TransactionSession(OpenTransaction[str]):
+    """A transaction on one connection. BEGIN waits for its first statement: an unused one is free."""
 
     def __init__(self, connection: Connection, catalog: Catalog) -> None:
+        super().__init__()
         self._connection = connection
         self._catalog = catalog
-        self._thread = threading.get_ident()
         self._begun = False
-        self._ended = False
-        self._poison: StoreError | None = None
         self._savepoints = 0
-        self._after_commit: list[Callable[[], object]] = []
 
     def row(self, name: str, **values: Any) -> Row | None:
         """Run a statement that returns a row, or none. An error poisons the transaction."""
@@ -263,104 +261,52 @@ class TransactionSession:
         """Run a statement that returns a count of rows. An error poisons the transaction."""
         return self._run(_declared(self._catalog[name], Returns.COUNT), values).rowcount
 
-    def after_commit(self, call: Callable[[], object]) -> None:
-        """Keep a call for when the transaction has committed."""
-        self._check()
-        self._after_commit.append(call)
-
-    @contextmanager
-    def block(self) -> Iterator[None]:
-        """Commit at the end of the block, or roll back. Raises what poisoned the transaction, if the block did not."""
-        try:
-            yield
-        except BaseException:
-            self._roll_back()
-            raise
-        if self._poison is not None:
-            self._roll_back()
-            raise _again(self._poison)
-        self._ended = True
-        if self._begun:
-            self._commit()
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Undo what the block did, and heal what it poisoned, when it raises."""
-        self._check()
-        self._begin()
-        self._savepoints += 1
-        name, kept = f"s{self._savepoints}", len(self._after_commit)
-        self._guarded(f"SAVEPOINT {name}")
-        try:
-            yield
-            if self._poison is not None:
-                raise _again(self._poison)
-        except BaseException:
-            del self._after_commit[kept:]
-            if not self._connection.closed:
-                self._poison = None
-                self._guarded(f"ROLLBACK TO SAVEPOINT {name}")
-            raise
-        self._guarded(f"RELEASE SAVEPOINT {name}")
-
-    def run_after_commit(self) -> None:
-        """Run what was kept for now: all of it, whatever one of them raises."""
-        raised: list[Exception] = []
-        for call in self._after_commit:
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001  # the caller's own; raised below
-                raised.append(error)
-        if len(raised) == 1:
-            raise raised[0]
-        if raised:
-            raise ExceptionGroup("several calls after the commit failed", raised)
+    @property
+    def _can_heal(self) -> bool:
+        return not self._connection.closed
 
     def _run(self, statement: Statement, values: dict[str, Any]) -> psycopg.Cursor[Row]:
-        self._check()
+        self.check()
         self._begin()
         try:
             return self._connection.run(statement, values)
         except StoreError as error:
-            self._poison = error
+            self.poison(error)
             raise
 
     def _begin(self) -> None:
         if not self._begun:
-            self._guarded("BEGIN")
+            self._command("BEGIN")
             self._begun = True
 
-    def _guarded(self, command: str) -> None:
+    def _mark(self) -> str:
+        self._begin()
+        self._savepoints += 1
+        name = f"s{self._savepoints}"
+        self._command(f"SAVEPOINT {name}")
+        return name
+
+    def _undo_to(self, mark: str) -> None:
+        self._command(f"ROLLBACK TO SAVEPOINT {mark}")
+
+    def _forget(self, mark: str) -> None:
+        self._command(f"RELEASE SAVEPOINT {mark}")
+
+    def _command(self, command: str) -> None:
         try:
             self._connection.send(command)
         except StoreError as error:
-            self._poison = error
+            self.poison(error)
             raise
 
     def _commit(self) -> None:
-        answer = self._connection.send("COMMIT", in_doubt=True).statusmessage
-        if answer != "COMMIT":  # the server says ROLLBACK, without an error, when it had aborted the transaction
+        if self._begun and self._connection.send("COMMIT", in_doubt=True).statusmessage != "COMMIT":
+            # the server says ROLLBACK, without an error, when it had aborted the transaction
             raise StoreUnavailableError("the server rolled the transaction back")
 
     def _roll_back(self) -> None:
-        self._ended = True
-        self._after_commit.clear()
         if self._begun and not self._connection.closed:
             try:
                 self._connection.send("ROLLBACK")
             except StoreError:
                 self._connection.close()  # which rolls back as well
-
-    def _check(self) -> None:
-        if threading.get_ident() != self._thread:
-            raise UsageError("a transaction is used by the thread that opened it")
-        if self._ended:
-            raise UsageError("the transaction has ended")
-        if self._poison is not None:
-            raise UsageError(f"the transaction failed before ({self._poison.code}), and is to be rolled back")
-
-
-def _again(error: StoreError) -> StoreError:
-    """Return an error as it was, without the traceback and context that it gathered."""
-    rebuild, parts = error.__reduce__()
-    return cast("StoreError", rebuild(*parts))

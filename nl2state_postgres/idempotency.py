@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from nl2state.errors import AttemptInFlightError, FencingRejectedError, InvalidInputError, KeyConflictError
-from nl2state.idempotency import NO_REQUEST, Attempt, IdempotencyRecord, IdempotencyStore, NoRequest, Reservation
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
+from nl2state.idempotency import (
+    NO_REQUEST,
+    Attempt,
+    IdempotencyRecord,
+    IdempotencyStore,
+    NoRequest,
+    Reservation,
+    reservation_digest,
+)
 from nl2state.leases import Fence
-from nl2state.payload import Value, fingerprint, fingerprint_bytes
+from nl2state.payload import Value
 from nl2state_postgres import rows
-from nl2state_postgres.binding import BIGINT_MAX, Binding
+from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresIdempotency"]
@@ -18,7 +24,7 @@ __all__ = ["PostgresIdempotency"]
 class PostgresIdempotency(IdempotencyStore):
     """The idempotency keys of one scope. What the calls promise is IdempotencyStore's."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: PostgresBinding) -> None:
         self._binding = binding
 
     def reserve(
@@ -35,14 +41,10 @@ class PostgresIdempotency(IdempotencyStore):
         """Reserve a key for a request, or learn its outcome."""
         binding = self._binding
         binding.refuse_in_transaction("reserve")  # an attempt that is rolled back would be numbered again
-        if (request is NO_REQUEST) is (request_fingerprint is None):
-            raise InvalidInputError("a request or its fingerprint is needed, and not both", field="request")
-        if request is not NO_REQUEST:
-            request_fingerprint = fingerprint(request, binding.limits)
         values = {
             "key": binding.id("key", key),
             "record_id": binding.optional_id("record_id", record_id),
-            "fingerprint": _bound(fingerprint_bytes(request_fingerprint or "", field="request_fingerprint"), record_id),
+            "fingerprint": reservation_digest(request, request_fingerprint, record_id, binding.limits),
             "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
             "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
         }
@@ -86,11 +88,5 @@ class PostgresIdempotency(IdempotencyStore):
         return self._binding.write("forget_key", None, key=self._binding.id("key", key)) is not None
 
     def _checked(self, attempt: Attempt) -> dict[str, str | int]:
-        if not isinstance(attempt, Attempt) or type(attempt.number) is not int or not 0 <= attempt.number <= BIGINT_MAX:
-            raise InvalidInputError("attempt is not a key's attempt", field="attempt")
-        return {"key": self._binding.id("key", attempt.key), "attempt": attempt.number}
-
-
-def _bound(request: bytes, record_id: str | None) -> bytes:
-    """Return the fingerprint of a request, bound to a record where there is one: another record makes it another."""
-    return request if record_id is None else hashlib.sha256(request + record_id.encode()).digest()
+        attempt = self._binding.checked_attempt(attempt)
+        return {"key": attempt.key, "attempt": attempt.number}

@@ -7,7 +7,7 @@ from contextlib import suppress
 from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
 from nl2state.leases import Fence, Lease, LeaseStore
 from nl2state_postgres import rows
-from nl2state_postgres.binding import Binding
+from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresLeases"]
@@ -16,7 +16,7 @@ __all__ = ["PostgresLeases"]
 class PostgresLeases(LeaseStore):
     """The leases of one scope. What the calls promise is LeaseStore's."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: PostgresBinding) -> None:
         self._binding = binding
 
     def acquire(self, resource: str, *, owner: str, ttl_seconds: float, wait_seconds: float = 0.0) -> Lease:
@@ -57,7 +57,7 @@ class PostgresLeases(LeaseStore):
         """Make a lease that is still valid last its own TTL, or another, from now."""
         binding = self._binding
         binding.refuse_in_transaction("renew")  # until its commit, the heartbeat would wait behind it
-        binding.checked(fence)
+        binding.checked_fence(fence)
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         sent_at = binding.monotonic()
@@ -71,7 +71,7 @@ class PostgresLeases(LeaseStore):
     def release(self, fence: Fence) -> None:
         """Free a resource."""
         binding = self._binding
-        binding.checked(fence)
+        binding.checked_fence(fence)
         row = binding.write("release_lease", None, resource=fence.resource, owner=fence.owner, token=fence.token)
         if row is None:
             raise FencingRejectedError("the lease was lost")

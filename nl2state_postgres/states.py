@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from nl2state.errors import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    RevisionConflictError,
-    StoreTimeoutError,
-    TerminalError,
-    TransitionError,
-)
+from nl2state.errors import StoreTimeoutError
 from nl2state.leases import Fence
+from nl2state.limits import checked_integer
 from nl2state.payload import Value
 from nl2state.states import (
-    ANY_REVISION,
     DEFAULT_LIFECYCLE,
     NEVER,
+    Expectation,
     ExpectedRevision,
     FencedStateStore,
+    Found,
     Lifecycle,
     StateRecord,
     Ttl,
+    refuse_creation,
 )
 from nl2state_postgres import rows
-from nl2state_postgres.binding import BIGINT_MAX, Binding
+from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.database import Row
 
 __all__ = ["PostgresStates"]
 
 _TRIES = 10
-_ABSENT: Row = (None, None, None)
 
 
 class PostgresStates(FencedStateStore):
     """The records of one scope. What the calls promise is FencedStateStore's."""
 
-    def __init__(self, binding: Binding) -> None:
+    def __init__(self, binding: PostgresBinding) -> None:
         self._binding = binding
 
     def create(
@@ -63,11 +56,11 @@ class PostgresStates(FencedStateStore):
             "create_state",
             record_id,
             fence,
-            _refuse_creation,
+            refuse_creation,
             status=binding.id("status", status),
             is_terminal=status in lifecycle.terminal,
             ttl_seconds=None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
-            schema_version=_checked_integer("schema_version", schema_version),
+            schema_version=checked_integer("schema_version", schema_version),
             request_id=binding.optional_id("request_id", request_id),
             parent_id=binding.optional_id("parent_id", parent_id),
             **binding.payload("payload", value),
@@ -90,22 +83,23 @@ class PostgresStates(FencedStateStore):
     ) -> StateRecord[Value]:
         """Write a record that is at the expected revision."""
         binding = self._binding
-        expected = _expected(expected_revision)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
+        binding.optional_id("expected_status", expected_status)
+        expected = Expectation.of(expected_revision, status=expected_status, sources=sources)
         row = self._write(
             "update_state",
             record_id,
             fence,
-            partial(_refuse_update, expected, expected_status, sources),
-            any_revision=expected is None,
-            expected_revision=expected,
-            expected_status=binding.optional_id("expected_status", expected_status),
+            expected.refuse,
+            any_revision=expected.revision is None,
+            expected_revision=expected.revision,
+            expected_status=expected_status,
             source_statuses=None if sources is None else list(sources),
             status=binding.optional_id("status", status),
             is_terminal=status in lifecycle.terminal,
             lift_expiry=ttl_seconds is NEVER,
             ttl_seconds=None if ttl_seconds in (None, NEVER) else binding.ttl("ttl_seconds", ttl_seconds),
-            schema_version=None if schema_version is None else _checked_integer("schema_version", schema_version),
+            schema_version=None if schema_version is None else checked_integer("schema_version", schema_version),
             request_id=binding.optional_id("request_id", request_id),
             **binding.payload("payload", value),
         )
@@ -118,14 +112,14 @@ class PostgresStates(FencedStateStore):
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
-        expected = _expected(expected_revision)
+        expected = Expectation.of(expected_revision, writes=False)
         row = self._write(
             "delete_state",
             record_id,
             fence,
-            partial(_refuse_deletion, expected),
-            any_revision=expected is None,
-            expected_revision=expected,
+            expected.refuse,
+            any_revision=expected.revision is None,
+            expected_revision=expected.revision,
         )
         return int(row[0])
 
@@ -134,7 +128,7 @@ class PostgresStates(FencedStateStore):
         statement: str,
         record_id: str,
         fence: Fence | None,
-        refuse: Callable[[Row], None],
+        refuse: Callable[[Found | None], None],
         **values: Any,
     ) -> Row:
         """Run a write, and find the words for its refusal: the fence first, then what `refuse` finds.
@@ -150,43 +144,17 @@ class PostgresStates(FencedStateStore):
             if row is not None:
                 return row
             binding.require_fence(fence)
-            refuse(binding.row("explain_state", record_id=record_id) or _ABSENT)
+            refuse(self._find(record_id))
         raise StoreTimeoutError("the record changed under each of the tries")
 
-
-def _refuse_creation(found: Row) -> None:
-    revision, status, _ = found
-    if revision is not None:
-        raise AlreadyExistsError("the record exists", revision=revision, status=status)
+    def _find(self, record_id: str) -> Found | None:
+        row = self._binding.row("explain_state", record_id=record_id)
+        return None if row is None else _Found(*row)
 
 
-def _refuse_deletion(expected: int | None, found: Row) -> None:
-    revision, status, _ = found
-    if revision is None:
-        raise NotFoundError("there is no such record")
-    if expected not in (None, revision):
-        raise RevisionConflictError("the record is at another revision", revision=revision, status=status)
+class _Found(NamedTuple):
+    """The columns of `explain_state`."""
 
-
-def _refuse_update(
-    expected: int | None, expected_status: str | None, sources: tuple[str, ...] | None, found: Row
-) -> None:
-    _refuse_deletion(expected, found)
-    revision, status, is_terminal = found
-    if expected_status not in (None, status):
-        raise RevisionConflictError("the record is in another status", revision=revision, status=status)
-    if is_terminal:
-        raise TerminalError("the record ended", revision=revision, status=status)
-    if sources is not None and status not in sources:
-        raise TransitionError("the lifecycle does not lead there", revision=revision, status=status)
-
-
-def _expected(revision: ExpectedRevision) -> int | None:
-    """Return the revision that is expected; None for any, which has to be said aloud."""
-    return None if revision is ANY_REVISION else _checked_integer("expected_revision", revision)
-
-
-def _checked_integer(field: str, value: int) -> int:
-    if type(value) is not int or not 1 <= value <= BIGINT_MAX:
-        raise InvalidInputError(f"{field} must be an integer from 1", field=field, limit=BIGINT_MAX)
-    return value
+    revision: int
+    status: str
+    is_terminal: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -11,13 +10,13 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from nl2state.errors import InvalidInputError, UsageError
+from nl2state.errors import UsageError
 from nl2state.leases import Fence
-from nl2state.limits import Limits, check_seconds
+from nl2state.limits import Limits
 from nl2state.scope import TenantScope
-from nl2state.store import Retained, Transaction
+from nl2state.store import Retained, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
-from nl2state_postgres.binding import Binding
+from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.catalog import Catalog
 from nl2state_postgres.database import Database, TransactionSession, conninfo_of
 from nl2state_postgres.idempotency import PostgresIdempotency
@@ -29,17 +28,13 @@ from nl2state_postgres.states import PostgresStates
 __all__ = ["PostgresStore", "PostgresTenant", "PostgresTransaction"]
 
 _HEARTBEAT_LOCK_SECONDS = 1.0
-_EXPIRED_AGE_SECONDS_MIN = 3_600.0
-_SCOPES_MAX = 100
-_PAGE_SIZE_MAX = 10_000
-_COUNTS = {"states": 0, "leases": 0, "idempotency": 0}
 _DEFAULTS = Settings()
 
 
 class PostgresTransaction:
     """A transaction on one connection. What it promises is Transaction's."""
 
-    def __init__(self, binding: Binding, session: TransactionSession) -> None:
+    def __init__(self, binding: PostgresBinding, session: TransactionSession) -> None:
         self._session = session
         self.states = PostgresStates(binding)
         self.leases = PostgresLeases(binding)
@@ -59,7 +54,9 @@ class PostgresTransaction:
 class PostgresTenant:
     """What one scope may do. What it promises is Tenant's."""
 
-    def __init__(self, binding: Binding, database: Database, heartbeat: Heartbeat, renewals: PostgresLeases) -> None:
+    def __init__(
+        self, binding: PostgresBinding, database: Database, heartbeat: Heartbeat, renewals: PostgresLeases
+    ) -> None:
         self._binding = binding
         self._database = database
         self._heartbeat = heartbeat
@@ -110,38 +107,22 @@ class PostgresSystem:
         after: TenantScope | None = None,
     ) -> Retained:
         """Remove rows that nothing needs any more, scope by scope."""
-        most = self._limits.ttl_seconds_max
-        expired = check_seconds("expired_age_seconds", expired_age_seconds, least=_EXPIRED_AGE_SECONDS_MIN, most=most)
-        terminal = None
-        if terminal_age_seconds is not None:
-            terminal = check_seconds("terminal_age_seconds", terminal_age_seconds, most=most)
-        if type(limit) is not int or not 1 <= limit <= _PAGE_SIZE_MAX:
-            raise InvalidInputError("limit is out of its bounds", field="limit", limit=_PAGE_SIZE_MAX)
-        removed = Counter[str]()
-        seen = UUID(int=0) if after is None else after.uuid
-        for _ in range(_SCOPES_MAX):
-            scope = (self._database.row("next_scope", scope=seen) or (None,))[0]
-            if scope is None:
-                return Retained(**_COUNTS | removed, after=None)
-            for noun, statement, age_seconds in _sweeps(expired, terminal):
-                page_size = limit - removed[noun]
-                removed[noun] += self._database.count(
-                    statement, scope=scope, age_seconds=age_seconds, page_size=page_size
-                )
-            if max(removed.values()) >= limit:
-                break
-            seen = scope
-        return Retained(**_COUNTS | removed, after=TenantScope(seen))
+        return retain_by_scope(
+            self._next_scope,
+            self._sweep,
+            self._limits,
+            terminal_age_seconds=terminal_age_seconds,
+            expired_age_seconds=expired_age_seconds,
+            limit=limit,
+            after=after,
+        )
 
+    def _next_scope(self, after: UUID) -> UUID | None:
+        row = self._database.row("next_scope", scope=after)
+        return None if row is None else row[0]
 
-def _sweeps(expired: float, terminal: float | None) -> Iterator[tuple[str, str, float]]:
-    """Yield the noun, the statement and the age of each clean-up of a scope."""
-    if terminal is not None:
-        yield "states", "sweep_ended_states", terminal
-    yield "states", "sweep_deleted_states", expired
-    yield "states", "sweep_expired_states", expired
-    yield "leases", "sweep_leases", expired
-    yield "idempotency", "sweep_keys", expired
+    def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int) -> int:
+        return self._database.count(f"sweep_{name}", scope=scope, age_seconds=age_seconds, page_size=page_size)
 
 
 class PostgresStore:
@@ -209,5 +190,5 @@ class PostgresStore:
     ) -> None:
         self.close()
 
-    def _binding(self, scope: UUID, database: Database) -> Binding:
-        return Binding(scope, database, self._limits, self._monotonic)
+    def _binding(self, scope: UUID, database: Database) -> PostgresBinding:
+        return PostgresBinding(scope=scope, session=database, limits=self._limits, monotonic=self._monotonic)

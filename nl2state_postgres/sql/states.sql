@@ -121,11 +121,11 @@ UPDATE {schema}.states s
 RETURNING s.revision;
 
 -- name: explain_state
--- Why a write was refused: the live record as it is, all NULL where there is none. Returns: one row.
+-- Why a write was refused: the live record as it is. Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT s.revision, s.status, s.is_terminal
-  FROM t LEFT JOIN {schema}.states s
-    ON s.scope = :scope AND s.record_id = :record_id
+  FROM {schema}.states s, t
+ WHERE s.scope = :scope AND s.record_id = :record_id
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
 
 -- name: sweep_ended_states
