@@ -90,8 +90,8 @@ def serve(opened: Callable[[Charge], AbstractContextManager[Deliver]]) -> None:
         tell({"ready": True})
         for line in sys.stdin.buffer:
             asked = json.loads(line)
-            reached = Reached(asked["copy"], asked.get("stop_at"), tell)
             delivery = parse(os.pread(file.fileno(), asked["length"], asked["offset"]))
+            reached = Reached(asked["copy"], asked.get("stop_at"), tell)
             answer = _answer(deliver, delivery, reached)
             tell({"copy": asked["copy"], **asdict(answer), "calls": reached.calls})
 
