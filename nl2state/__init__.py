@@ -41,11 +41,11 @@ from nl2state.states import (
     Lifecycle,
     StateRecord,
     StateStore,
-    StateView,
 )
 from nl2state.store import Retained, Store, System, Tenant, Transaction
 from nl2state.toolkit.holding import Held
 from nl2state.toolkit.idempotent import run_once, run_once_in_transaction
+from nl2state.views import StateView
 
 __all__ = [
     "ANY_REVISION",

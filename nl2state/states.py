@@ -1,4 +1,4 @@
-"""States: records that are written by compare-and-set on their revision, and their typed views."""
+"""States: records that are written by compare-and-set on their revision."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from nl2state.errors import (
     AlreadyExistsError,
-    CorruptError,
     InvalidInputError,
     NotFoundError,
     RevisionConflictError,
@@ -22,6 +19,7 @@ from nl2state.errors import (
 from nl2state.leases import Fence
 from nl2state.limits import checked_integer
 from nl2state.payload import Value
+from nl2state.views import StateView
 
 __all__ = [
     "ANY_REVISION",
@@ -34,7 +32,6 @@ __all__ = [
     "Lifecycle",
     "StateRecord",
     "StateStore",
-    "StateView",
     "Ttl",
     "refuse_creation",
 ]
@@ -303,81 +300,3 @@ def refuse_creation(found: Found | None) -> None:
     """Raise AlreadyExistsError where the record that is to be made is there. For backends."""
     if found is not None:
         raise AlreadyExistsError("the record exists", revision=found.revision, status=found.status)
-
-
-class CreateOptions(TypedDict, total=False):
-    """The options of FencedStateStore.create, save the lifecycle."""
-
-    status: str | None
-    ttl_seconds: float | None
-    schema_version: int
-    request_id: str | None
-    parent_id: str | None
-    fence: Fence | None
-
-
-class UpdateOptions(TypedDict, total=False):
-    """The options of FencedStateStore.update, save the lifecycle."""
-
-    expected_status: str | None
-    status: str | None
-    ttl_seconds: Ttl
-    schema_version: int | None
-    request_id: str | None
-    fence: Fence | None
-
-
-class StateView(Generic[M]):
-    """The records of a scope, with values of one model and statuses of one lifecycle.
-
-    The calls and their errors are FencedStateStore's. A value is validated as it is read: one that the model refuses
-    raises CorruptError, without a word of the value.
-    """
-
-    def __init__(self, states: FencedStateStore, model: type[M], lifecycle: Lifecycle) -> None:
-        self._states = states
-        self._adapter: TypeAdapter[M] = TypeAdapter(model)
-        self._lifecycle = lifecycle
-
-    def create(self, record_id: str, value: M, **options: Unpack[CreateOptions]) -> StateRecord[M]:
-        """Make a record that must be absent."""
-        record = self._states.create(record_id, self._dump(value), lifecycle=self._lifecycle, **options)
-        return _with_value(record, value)
-
-    def update(
-        self, record_id: str, value: M, *, expected_revision: ExpectedRevision, **options: Unpack[UpdateOptions]
-    ) -> StateRecord[M]:
-        """Write a record at its expected revision."""
-        record = self._states.update(
-            record_id, self._dump(value), expected_revision=expected_revision, lifecycle=self._lifecycle, **options
-        )
-        return _with_value(record, value)
-
-    def get(self, record_id: str) -> StateRecord[M] | None:
-        """Return the record, or None where there is none."""
-        record = self._states.get(record_id)
-        return None if record is None else _with_value(record, self._load(record.value))
-
-    def require(self, record_id: str) -> StateRecord[M]:
-        """Return the record. Raises NotFoundError where there is none."""
-        record = self._states.require(record_id)
-        return _with_value(record, self._load(record.value))
-
-    def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
-        """Empty a record at its expected revision, and return the revision that this made."""
-        return self._states.delete(record_id, expected_revision=expected_revision, fence=fence)
-
-    def _dump(self, value: M) -> Value:
-        dumped: Value = self._adapter.dump_python(value, mode="json")
-        return dumped
-
-    def _load(self, value: Value) -> M:
-        try:
-            return self._adapter.validate_python(value)
-        except ValidationError:  # it quotes the value, so it may not be chained
-            pass
-        raise CorruptError("a stored value is not of the view's model")
-
-
-def _with_value(record: StateRecord[Value], value: M) -> StateRecord[M]:
-    return StateRecord(**{name: getattr(record, name) for name in StateRecord.__slots__} | {"value": value})
