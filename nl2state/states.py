@@ -176,6 +176,27 @@ class StateStore(Protocol):
         """
         ...
 
+    def put(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+    ) -> StateRecord[Value]:
+        """Write a record, whatever is there: make it, or replace it at any revision.
+
+        All of it is replaced by what is given or by the defaults of `create`: so without `ttl_seconds` it no longer
+        expires. Two things of a record that is there stay: when it was created, and, where none is given, its status.
+        The revision rises by 1, from that of a former life too. Raises TerminalError; TransitionError where the
+        lifecycle does not lead from the status of a record that is there to the one that is given.
+        """
+        ...
+
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
         ...
@@ -186,6 +207,17 @@ class StateStore(Protocol):
         if record is None:
             raise NotFoundError("there is no such record")
         return record
+
+    def get_revision(self, record_id: str) -> int | None:
+        """Return the record's revision, or None where there is none. Its value is not read."""
+        ...
+
+    def get_checkpoint(self, record_id: str, request_id: str) -> StateRecord[Value] | None:
+        """Return the record if its last write had this `request_id`, or else None.
+
+        It tells one who does not know whether its write was kept, as long as nobody has written after it.
+        """
+        ...
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision) -> int:
         """Empty a record that is at the expected revision, terminal or not, and return the revision that this made.
@@ -236,6 +268,22 @@ class FencedStateStore(StateStore, Protocol):
         """Write a record at its expected revision, guarded by the fence. See StateStore.update."""
         ...
 
+    def put(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Write a record, whatever is there, guarded by the fence. See StateStore.put."""
+        ...
+
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record at its expected revision, guarded by the fence. See StateStore.delete."""
         ...
@@ -275,6 +323,8 @@ class Expectation:
     """The statuses from which the lifecycle leads to the new one; None where it does not matter."""
     writes: bool = True
     """Whether the record is to be written: a terminal one can only be deleted."""
+    required: bool = True
+    """Whether there has to be a record."""
 
     @classmethod
     def of(cls, revision: ExpectedRevision, **more: Any) -> Expectation:
@@ -284,7 +334,9 @@ class Expectation:
     def refuse(self, found: Found | None) -> None:
         """Raise the first reason that speaks against the write, if there is one."""
         if found is None:
-            raise NotFoundError("there is no such record")
+            if self.required:
+                raise NotFoundError("there is no such record")
+            return
         fields = {"revision": found.revision, "status": found.status}
         if self.revision not in (None, found.revision):
             raise RevisionConflictError("the record is at another revision", **fields)

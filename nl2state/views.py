@@ -20,7 +20,7 @@ M = TypeVar("M")
 
 
 class CreateOptions(TypedDict, total=False):
-    """The options of FencedStateStore.create, save the lifecycle."""
+    """The options of FencedStateStore.create and put, save the lifecycle."""
 
     status: str | None
     ttl_seconds: float | None
@@ -67,6 +67,11 @@ class StateView(Generic[M]):
         )
         return _with_value(record, value)
 
+    def put(self, record_id: str, value: M, **options: Unpack[CreateOptions]) -> StateRecord[M]:
+        """Write a record, whatever is there."""
+        record = self._states.put(record_id, self._dump(value), lifecycle=self._lifecycle, **options)
+        return _with_value(record, value)
+
     def get(self, record_id: str) -> StateRecord[M] | None:
         """Return the record, or None where there is none."""
         record = self._states.get(record_id)
@@ -76,6 +81,15 @@ class StateView(Generic[M]):
         """Return the record. Raises NotFoundError where there is none."""
         record = self._states.require(record_id)
         return _with_value(record, self._load(record.value))
+
+    def get_revision(self, record_id: str) -> int | None:
+        """Return the record's revision, or None where there is none."""
+        return self._states.get_revision(record_id)
+
+    def get_checkpoint(self, record_id: str, request_id: str) -> StateRecord[M] | None:
+        """Return the record if its last write had this `request_id`, or else None."""
+        record = self._states.get_checkpoint(record_id, request_id)
+        return None if record is None else _with_value(record, self._load(record.value))
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record at its expected revision, and return the revision that this made."""

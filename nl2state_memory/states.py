@@ -52,30 +52,15 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Make a record that must be absent."""
-        binding = self._binding
-        status = binding.id("status", lifecycle.initial if status is None else lifecycle.check(status))
-        life = None if ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", ttl_seconds))
-        schema_version = checked_integer("schema_version", schema_version)
-        binding.optional_id("request_id", request_id)
-        binding.optional_id("parent_id", parent_id)
-        payload = encode(value, binding.limits)
-        is_terminal = status in lifecycle.terminal
-
-        def created(former: StateRow | None, at: datetime) -> StateRow:
-            return StateRow(
-                revision=1 if former is None else former.revision + 1,  # so that a writer of the former life is refused
-                status=status,
-                is_terminal=is_terminal,
-                schema_version=schema_version,
-                payload=payload,
-                request_id=request_id,
-                parent_id=parent_id,
-                created_at=at,
-                updated_at=at,
-                expires_at=None if life is None else at + life,
-                ended_at=at if is_terminal else None,
-            )
-
+        created = self._made(
+            value,
+            status=status,
+            lifecycle=lifecycle,
+            ttl_seconds=ttl_seconds,
+            schema_version=schema_version,
+            request_id=request_id,
+            parent_id=parent_id,
+        )
         return rows.state_record(record_id, self._write(record_id, fence, refuse_creation, created), value)
 
     def update(
@@ -123,14 +108,55 @@ class MemoryStates(FencedStateStore):
 
         return rows.state_record(record_id, self._write(record_id, fence, expected.refuse, updated), value)
 
+    def put(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Write a record, whatever is there."""
+        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
+        made = self._made(
+            value,
+            status=status,
+            lifecycle=lifecycle,
+            ttl_seconds=ttl_seconds,
+            schema_version=schema_version,
+            request_id=request_id,
+            parent_id=parent_id,
+        )
+
+        def replaced(former: StateRow | None, at: datetime) -> StateRow:
+            row = made(former, at)
+            if former is None or not former.is_live(at):
+                return row
+            return replace(row, created_at=former.created_at, status=former.status if status is None else status)
+
+        expected = Expectation(None, sources=sources, required=False)
+        return rows.state_record(record_id, self._write(record_id, fence, expected.refuse, replaced), value)
+
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
-        name = self._binding.name(self._binding.id("record_id", record_id))
-        with self._binding.session.call() as unit:
-            row = self._live(unit.read(self._database.states, name))
-        if row is None or row.payload is None:
-            return None
-        return rows.state_record(record_id, row, decode(row.payload))
+        row = self._find(record_id)
+        return None if row is None else _record(record_id, row)
+
+    def get_revision(self, record_id: str) -> int | None:
+        """Return the record's revision, or None where there is none."""
+        row = self._find(record_id)
+        return None if row is None else row.revision
+
+    def get_checkpoint(self, record_id: str, request_id: str) -> StateRecord[Value] | None:
+        """Return the record if its last write had this `request_id`, or else None."""
+        self._binding.id("request_id", request_id)
+        row = self._find(record_id)
+        return None if row is None or row.request_id != request_id else _record(record_id, row)
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
@@ -152,6 +178,49 @@ class MemoryStates(FencedStateStore):
             )
 
         return self._write(record_id, fence, expected.refuse, emptied).revision
+
+    def _made(
+        self,
+        value: Value,
+        *,
+        status: str | None,
+        lifecycle: Lifecycle,
+        ttl_seconds: float | None,
+        schema_version: int,
+        request_id: str | None,
+        parent_id: str | None,
+    ) -> Callable[[StateRow | None, datetime], StateRow]:
+        """Check what a record is made of, and return what makes its row over a former one. Raises InvalidInputError."""
+        binding = self._binding
+        begun = binding.id("status", lifecycle.initial if status is None else lifecycle.check(status))
+        life = None if ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", ttl_seconds))
+        checked_integer("schema_version", schema_version)
+        binding.optional_id("request_id", request_id)
+        binding.optional_id("parent_id", parent_id)
+        payload = encode(value, binding.limits)
+        is_terminal = begun in lifecycle.terminal
+
+        def made(former: StateRow | None, at: datetime) -> StateRow:
+            return StateRow(
+                revision=1 if former is None else former.revision + 1,  # so that a writer of the former life is refused
+                status=begun,
+                is_terminal=is_terminal,
+                schema_version=schema_version,
+                payload=payload,
+                request_id=request_id,
+                parent_id=parent_id,
+                created_at=at,
+                updated_at=at,
+                expires_at=None if life is None else at + life,
+                ended_at=at if is_terminal else None,
+            )
+
+        return made
+
+    def _find(self, record_id: str) -> StateRow | None:
+        name = self._binding.name(self._binding.id("record_id", record_id))
+        with self._binding.session.call() as unit:
+            return self._live(unit.read(self._database.states, name))
 
     def _write(
         self,
@@ -181,6 +250,13 @@ class MemoryStates(FencedStateStore):
 
     def _live(self, row: StateRow | None) -> StateRow | None:
         return row if row is not None and row.is_live(self._database.clock()) else None
+
+
+def _record(record_id: str, row: StateRow) -> StateRecord[Value]:
+    """Return the record of a live row."""
+    if row.payload is None:
+        raise AssertionError("a live row has a payload")
+    return rows.state_record(record_id, row, decode(row.payload))
 
 
 def _there(row: StateRow | None) -> StateRow:

@@ -32,6 +32,7 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "fence_token": "bigint",
     "fingerprint": "bytea",
     "idle_timeout": "text",
+    "initial_status": "text",
     "is_terminal": "boolean",
     "key": "text",
     "lift_expiry": "boolean",

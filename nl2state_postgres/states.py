@@ -105,10 +105,51 @@ class PostgresStates(FencedStateStore):
         )
         return rows.state_record(record_id, row, value)
 
+    def put(
+        self,
+        record_id: str,
+        value: Value,
+        *,
+        status: str | None = None,
+        ttl_seconds: float | None = None,
+        schema_version: int = 1,
+        request_id: str | None = None,
+        parent_id: str | None = None,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> StateRecord[Value]:
+        """Write a record, whatever is there."""
+        binding = self._binding
+        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
+        row = self._write(
+            "put_state",
+            record_id,
+            fence,
+            Expectation(None, sources=sources, required=False).refuse,
+            status=binding.optional_id("status", status),
+            initial_status=binding.id("status", lifecycle.initial),
+            source_statuses=None if sources is None else list(sources),
+            is_terminal=status in lifecycle.terminal,
+            ttl_seconds=None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
+            schema_version=checked_integer("schema_version", schema_version),
+            request_id=binding.optional_id("request_id", request_id),
+            parent_id=binding.optional_id("parent_id", parent_id),
+            **binding.payload("payload", value),
+        )
+        return rows.state_record(record_id, row, value)
+
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
-        row = self._binding.row("get_state", record_id=self._binding.id("record_id", record_id))
-        return None if row is None else rows.state_record(record_id, row, rows.state_value(row))
+        return self._record("get_state", record_id)
+
+    def get_revision(self, record_id: str) -> int | None:
+        """Return the record's revision, or None where there is none."""
+        row = self._binding.row("get_revision", record_id=self._binding.id("record_id", record_id))
+        return None if row is None else int(row[0])
+
+    def get_checkpoint(self, record_id: str, request_id: str) -> StateRecord[Value] | None:
+        """Return the record if its last write had this `request_id`, or else None."""
+        return self._record("get_checkpoint", record_id, request_id=self._binding.id("request_id", request_id))
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
@@ -122,6 +163,10 @@ class PostgresStates(FencedStateStore):
             expected_revision=expected.revision,
         )
         return int(row[0])
+
+    def _record(self, statement: str, record_id: str, **values: Any) -> StateRecord[Value] | None:
+        row = self._binding.row(statement, record_id=self._binding.id("record_id", record_id), **values)
+        return None if row is None else rows.state_record(record_id, row, rows.state_value(row))
 
     def _write(
         self,

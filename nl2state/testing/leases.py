@@ -369,6 +369,7 @@ def _refused_everywhere(harness: Harness, fence: Fence) -> None:
     writes: list[Callable[[], object]] = [
         lambda: tenant.states.create("new", 1, fence=fence),
         lambda: tenant.states.update("s", "late", expected_revision=ANY_REVISION, fence=fence),
+        lambda: tenant.states.put("s", "late", fence=fence),
         lambda: tenant.states.delete("s", expected_revision=ANY_REVISION, fence=fence),
         lambda: tenant.idempotency.complete(attempt, "late", fence=fence),
         lambda: tenant.leases.renew(fence),
@@ -381,6 +382,7 @@ def _refused_everywhere(harness: Harness, fence: Fence) -> None:
         for late in (
             lambda: tx.states.create("new", 1),
             lambda: tx.states.update("s", "late", expected_revision=ANY_REVISION),
+            lambda: tx.states.put("s", "late"),
             lambda: tx.states.delete("s", expected_revision=ANY_REVISION),
             lambda: tx.idempotency.complete(attempt, "late"),
         ):

@@ -9,6 +9,23 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
 
+-- name: get_revision
+-- The live record's revision. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT s.revision
+  FROM {schema}.states s, t
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+
+-- name: get_checkpoint
+-- The live record, if its last write had this request_id. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+       s.expires_at, s.payload, s.payload_encoding, s.payload_format
+  FROM {schema}.states s, t
+ WHERE s.scope = :scope AND s.record_id = :record_id AND s.request_id = :request_id
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+
 -- name: create_state
 -- Makes a record, or revives an emptied or expired row. A live one is seen, and not locked. Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
@@ -90,6 +107,68 @@ UPDATE {schema}.states s
    AND (:expected_status IS NULL OR s.status = :expected_status)
    AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
    AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: put_state
+-- Makes a record, revives an emptied or expired row, or replaces a live record. One that may not be replaced is seen, and not
+-- locked; the conflict clause looks again. With no status given a live record keeps its own. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
+     barred AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
+        WHERE s.scope = :scope AND s.record_id = :record_id
+          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+          AND (s.is_terminal OR s.status <> ALL (:source_statuses)))
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, :record_id, 1, coalesce(:status, :initial_status), :is_terminal, :schema_version, :payload, :payload_encoding,
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
+  FROM t WHERE NOT EXISTS (SELECT 1 FROM barred)
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = s.revision + 1,
+       status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
+         THEN s.status ELSE excluded.status END,
+       is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, parent_id = excluded.parent_id,
+       write_id = excluded.write_id,
+       created_at = CASE WHEN s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
+         THEN s.created_at ELSE excluded.created_at END,
+       updated_at = excluded.updated_at,
+       expires_at = excluded.expires_at, ended_at = excluded.ended_at, deleted_at = NULL
+ WHERE s.deleted_at IS NOT NULL OR s.expires_at <= excluded.updated_at
+    OR (NOT s.is_terminal AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses)))
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: put_state_fenced
+-- put_state while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
+     barred AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
+        WHERE s.scope = :scope AND s.record_id = :record_id
+          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+          AND (s.is_terminal OR s.status <> ALL (:source_statuses)))
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, :record_id, 1, coalesce(:status, :initial_status), :is_terminal, :schema_version, :payload, :payload_encoding,
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
+  FROM held, t WHERE NOT EXISTS (SELECT 1 FROM barred)
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = s.revision + 1,
+       status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
+         THEN s.status ELSE excluded.status END,
+       is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, parent_id = excluded.parent_id,
+       write_id = excluded.write_id,
+       created_at = CASE WHEN s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
+         THEN s.created_at ELSE excluded.created_at END,
+       updated_at = excluded.updated_at,
+       expires_at = excluded.expires_at, ended_at = excluded.ended_at, deleted_at = NULL
+ WHERE s.deleted_at IS NOT NULL OR s.expires_at <= excluded.updated_at
+    OR (NOT s.is_terminal AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses)))
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 

@@ -38,7 +38,11 @@ def test_a_view_writes_and_reads_its_model(harness: Harness) -> None:
         orders.require("p")
     assert states.require("o").value == {"total": 7, "paid": True}
     assert states.of(Point).create("p", Point(1.5)).value == states.of(Point).require("p").value
-    assert orders.delete("o", expected_revision=2) == 3
+    assert orders.put("o", Order(total=8), request_id="q-2").value == Order(total=8)
+    assert orders.get_checkpoint("o", "q-2") == orders.require("o")
+    assert orders.get_checkpoint("o", "q") is None
+    assert orders.get_revision("o") == 3
+    assert orders.delete("o", expected_revision=3) == 4
 
 
 def test_a_value_that_the_model_refuses_is_told_without_it(harness: Harness) -> None:

@@ -73,6 +73,7 @@ def test_a_guarded_write_is_its_plain_form_and_the_lease_s_lock() -> None:
     assert {statement.name for statement in guarded} == {
         "create_state_fenced",
         "update_state_fenced",
+        "put_state_fenced",
         "delete_state_fenced",
         "complete_key_fenced",
     }

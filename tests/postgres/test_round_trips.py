@@ -46,10 +46,14 @@ def test_calls_of_states_take_one_round_trip(counted: Counted) -> None:
     fence = leases.acquire("r", owner="a", ttl_seconds=60).fence
     assert counted.trips(lambda n: states.create(f"plain {n}", n)) == 1
     assert counted.trips(lambda n: states.create(f"fenced {n}", n, fence=fence)) == 1
+    assert counted.trips(lambda n: states.put(f"plain {n}", n)) == 1
+    assert counted.trips(lambda n: states.put(f"fenced put {n}", n, fence=fence)) == 1
     assert counted.trips(lambda n: states.get(f"plain {n}")) == 1
-    assert counted.trips(lambda n: states.update("plain 0", n, expected_revision=n + 1)) == 1
+    assert counted.trips(lambda n: states.get_revision(f"plain {n}")) == 1
+    assert counted.trips(lambda n: states.get_checkpoint(f"plain {n}", "q")) == 1
+    assert counted.trips(lambda n: states.update("plain 0", n, expected_revision=n + 2)) == 1
     assert counted.trips(lambda n: states.update("fenced 0", n, expected_revision=n + 1, fence=fence)) == 1
-    assert counted.trips(lambda n: states.delete(f"plain {n}", expected_revision=(4 if n == 0 else 1))) == 1
+    assert counted.trips(lambda n: states.delete(f"plain {n}", expected_revision=(5 if n == 0 else 2))) == 1
     assert (
         counted.trips(lambda n: states.delete(f"fenced {n}", expected_revision=(4 if n == 0 else 1), fence=fence)) == 1
     )
