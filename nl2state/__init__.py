@@ -31,6 +31,7 @@ from nl2state.idempotency import Attempt, IdempotencyRecord, IdempotencyStore, R
 from nl2state.keys import derive_key
 from nl2state.leases import Fence, Lease, LeaseStore
 from nl2state.limits import Limits
+from nl2state.pages import Page
 from nl2state.payload import Json, Value, fingerprint
 from nl2state.scope import TenantScope
 from nl2state.states import (
@@ -73,6 +74,7 @@ __all__ = [
     "Limits",
     "NotFoundError",
     "OutcomeUnknownError",
+    "Page",
     "PayloadError",
     "Reservation",
     "Retained",

@@ -8,9 +8,10 @@ from uuid import UUID
 
 from nl2state.errors import InvalidInputError, UsageError
 from nl2state.idempotency import Attempt
-from nl2state.keys import check_id
+from nl2state.keys import check_id, check_prefix
 from nl2state.leases import Fence
-from nl2state.limits import INTEGER_MAX, Limits, check_seconds
+from nl2state.limits import INTEGER_MAX, Limits, check_seconds, checked_integer
+from nl2state.pages import AFTER_EVERY_NAME, Span, end_of_prefix
 
 __all__ = ["Binding"]
 
@@ -73,3 +74,12 @@ class Binding:
     def wait(self, value: float) -> float:
         """Return a wait. Raises InvalidInputError."""
         return check_seconds("wait_seconds", value, most=self.limits.wait_seconds_max)
+
+    def span(self, *, after: str | None, limit: int, prefix: str | None = None) -> Span:
+        """Return what a page is looked for in. Raises InvalidInputError."""
+        checked_integer("limit", limit, most=self.limits.page_size_max)
+        self.optional_id("after", after)
+        if prefix is None:
+            return Span(after or "", "", AFTER_EVERY_NAME, limit)
+        check_prefix("prefix", prefix, self.limits.id_bytes_max)
+        return Span(after or "", prefix, end_of_prefix(prefix), limit)

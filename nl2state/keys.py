@@ -8,7 +8,7 @@ import unicodedata
 from nl2state.errors import InvalidInputError
 from nl2state.scope import length_prefixed
 
-__all__ = ["check_id", "derive_key"]
+__all__ = ["check_id", "check_prefix", "derive_key"]
 
 _OPERATION_BYTES_MAX = 128
 
@@ -21,15 +21,21 @@ def check_id(field: str, value: str, bytes_max: int) -> str:
 
     Raises InvalidInputError, which names the field and not the value.
     """
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{field} must be a string", field=field)
+    check_prefix(field, value, bytes_max)
     if not value:
         raise InvalidInputError(f"{field} is empty", field=field)
+    if value[0].isspace() or value[-1].isspace():
+        raise InvalidInputError(f"{field} has white space at an end", field=field)
+    return value
+
+
+def check_prefix(field: str, value: str, bytes_max: int) -> str:
+    """Return `value` if a name can begin with it: it may be empty, or end in white space. See check_id."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{field} must be a string", field=field)
     size = len(value) if value.isascii() and value.isprintable() else _size_of_unicode(field, value)
     if size > bytes_max:
         raise InvalidInputError(f"{field} is longer than {bytes_max} bytes", field=field, limit=bytes_max)
-    if value[0].isspace() or value[-1].isspace():
-        raise InvalidInputError(f"{field} has white space at an end", field=field)
     return value
 
 

@@ -59,6 +59,9 @@ class Limits(BaseModel):
     wait_seconds_max: float = Field(default=3_600.0, ge=0)
     """The longest wait in one call."""
 
+    page_size_max: int = Field(default=1_000, ge=100, le=10_000)
+    """Rows that a call which lists looks at. It is not less than what such a call does unless told otherwise."""
+
 
 def check_seconds(field: str, value: float, *, least: float = 0.0, most: float) -> float:
     """Return a duration in seconds within its bounds. Raises InvalidInputError; NaN and infinity are out of any."""

@@ -18,6 +18,7 @@ from nl2state.errors import (
 )
 from nl2state.leases import Fence
 from nl2state.limits import checked_integer
+from nl2state.pages import PAGE_SIZE, Page
 from nl2state.payload import Value
 from nl2state.views import StateView
 
@@ -217,6 +218,32 @@ class StateStore(Protocol):
 
         It tells one who does not know whether its write was kept, as long as nobody has written after it.
         """
+        ...
+
+    def list(
+        self,
+        *,
+        prefix: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[StateRecord[Value]]:
+        """Return a page of the records in the order of their ids, from after the id `after` on.
+
+        `prefix` takes those whose id begins with it, byte by byte, and looks at no others; `status` those in it, and
+        looks at others too: see Page. `limit` is at most the limits' `page_size_max`.
+        """
+        ...
+
+    def list_ids(
+        self,
+        *,
+        prefix: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[str]:
+        """Return a page of the records' ids. See list; values are not read."""
         ...
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 from pydantic import TypeAdapter, ValidationError
 
 from nl2state.errors import CorruptError
+from nl2state.pages import Page
 
 if TYPE_CHECKING:
     from nl2state.leases import Fence
@@ -39,6 +40,15 @@ class UpdateOptions(TypedDict, total=False):
     schema_version: int | None
     request_id: str | None
     fence: Fence | None
+
+
+class ListOptions(TypedDict, total=False):
+    """The options of StateStore.list and list_ids."""
+
+    prefix: str | None
+    status: str | None
+    after: str | None
+    limit: int
 
 
 class StateView(Generic[M]):
@@ -90,6 +100,21 @@ class StateView(Generic[M]):
         """Return the record if its last write had this `request_id`, or else None."""
         record = self._states.get_checkpoint(record_id, request_id)
         return None if record is None else _with_value(record, self._load(record.value))
+
+    def list(self, **options: Unpack[ListOptions]) -> Page[StateRecord[M]]:
+        """Return a page of the records. One value that the model refuses fails the page."""
+        status = options.get("status")
+        if status is not None:
+            self._lifecycle.check(status)
+        page = self._states.list(**options)
+        return Page(tuple(_with_value(record, self._load(record.value)) for record in page.items), page.after)
+
+    def list_ids(self, **options: Unpack[ListOptions]) -> Page[str]:
+        """Return a page of the records' ids."""
+        status = options.get("status")
+        if status is not None:
+            self._lifecycle.check(status)
+        return self._states.list_ids(**options)
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record at its expected revision, and return the revision that this made."""

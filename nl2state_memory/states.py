@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from nl2state.leases import Fence
 from nl2state.limits import checked_integer
+from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, decode, encode
 from nl2state.states import (
     DEFAULT_LIFECYCLE,
@@ -158,6 +159,30 @@ class MemoryStates(FencedStateStore):
         row = self._find(record_id)
         return None if row is None or row.request_id != request_id else _record(record_id, row)
 
+    def list(
+        self,
+        *,
+        prefix: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[StateRecord[Value]]:
+        """Return a page of the records in the order of their ids."""
+        scanned, listed = self._scan(prefix, status, after, limit)
+        return page_of(scanned, limit, lambda record_id, row: _record(record_id, row) if listed(row) else None)
+
+    def list_ids(
+        self,
+        *,
+        prefix: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[str]:
+        """Return a page of the records' ids."""
+        scanned, listed = self._scan(prefix, status, after, limit)
+        return page_of(scanned, limit, lambda record_id, row: record_id if listed(row) else None)
+
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
         expected = Expectation.of(expected_revision, writes=False)
@@ -221,6 +246,17 @@ class MemoryStates(FencedStateStore):
         name = self._binding.name(self._binding.id("record_id", record_id))
         with self._binding.session.call() as unit:
             return self._live(unit.read(self._database.states, name))
+
+    def _scan(
+        self, prefix: str | None, status: str | None, after: str | None, limit: int
+    ) -> tuple[Sequence[tuple[str, StateRow]], Callable[[StateRow], bool]]:
+        """Return the rows that a page is made of, live or not, and what says of one whether it is listed."""
+        binding = self._binding
+        span = binding.span(after=after, limit=limit, prefix=prefix)
+        binding.optional_id("status", status)
+        with binding.session.call() as unit:
+            scanned, at = self._database.states.scan(unit, binding.scope, span), self._database.clock()
+        return scanned, lambda row: row.is_live(at) and status in (None, row.status)
 
     def _write(
         self,

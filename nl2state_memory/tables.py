@@ -9,8 +9,11 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from datetime import datetime
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
+
+from nl2state.pages import Span
 
 if TYPE_CHECKING:
     from nl2state_memory.database import Unit
@@ -74,6 +77,7 @@ class Table(Generic[R]):
 
     def __init__(self, *columns: str) -> None:
         self._slots: dict[UUID, dict[str, Slot[R]]] = {}
+        self._keys: dict[UUID, list[str]] = {}  # of the slots of a scope, in order
         self._scopes: list[UUID] = []  # of the slots, in order
         self._indexes: dict[str, dict[UUID, list[tuple[datetime, str]]]] = {column: {} for column in columns}
 
@@ -86,10 +90,12 @@ class Table(Generic[R]):
         slots = self._slots.get(name[0])
         if slots is None:
             slots = self._slots[name[0]] = {}
+            self._keys[name[0]] = []
             insort(self._scopes, name[0])
         slot = slots.get(name[1])
         if slot is None:
             slot = slots[name[1]] = Slot(self, name)
+            insort(self._keys[name[0]], name[1])
         return slot
 
     def publish(self, slot: Slot[R], row: R | None) -> None:
@@ -107,8 +113,11 @@ class Table(Generic[R]):
         slots = self._slots.get(scope, {})
         if slot.committed is None and not slot.holders and slots.get(key) is slot:
             del slots[key]
+            keys = self._keys[scope]
+            del keys[bisect_left(keys, key)]
             if not slots:
                 del self._slots[scope]
+                del self._keys[scope]
                 del self._scopes[bisect_left(self._scopes, scope)]
                 for index in self._indexes.values():
                     index.pop(scope, None)
@@ -121,7 +130,16 @@ class Table(Generic[R]):
     def in_order(self, scope: UUID) -> Iterator[Slot[R]]:
         """Yield the slots of a scope in the order of their keys."""
         slots = self._slots.get(scope, {})
-        return (slots[key] for key in sorted(slots))
+        return (slots[key] for key in self._keys.get(scope, ()))
+
+    def scan(self, unit: Unit, scope: UUID, span: Span) -> list[tuple[str, R]]:
+        """Return the first rows of a span as a transaction sees them, with their keys: its limit, and one more."""
+        keys, slots = self._keys.get(scope, []), self._slots.get(scope, {})
+        begin = max(bisect_right(keys, span.after), bisect_left(keys, span.first))
+        seen = (
+            (keys[place], slots[keys[place]].seen_by(unit)) for place in range(begin, bisect_left(keys, span.before))
+        )
+        return list(islice(((key, row) for key, row in seen if row is not None), span.limit + 1))
 
     def due(self, column: str, scope: UUID, until: datetime) -> Iterator[Slot[R]]:
         """Yield the slots of a scope whose indexed time is not after `until`, the earliest first."""

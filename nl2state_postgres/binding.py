@@ -26,6 +26,10 @@ class PostgresBinding(Binding):
         """Run a statement of this scope that returns a row, or none."""
         return self.session.row(name, scope=self.scope, **values)
 
+    def rows(self, name: str, **values: Any) -> list[Row]:
+        """Run a statement of this scope that returns many rows."""
+        return self.session.rows(name, scope=self.scope, **values)
+
     def write(self, name: str, fence: Fence | None, **values: Any) -> Row | None:
         """Run a write of this scope, by its guarded form where there is a fence. No row: it was refused."""
         values["write_id"] = UUID(bytes=os.urandom(16))

@@ -19,10 +19,12 @@ from nl2state.errors import InvalidInputError, SchemaError
 __all__ = ["Catalog", "Returns", "Statement", "quote_schema"]
 
 PARAMETER_TYPES: Final[Mapping[str, str]] = {
+    "after": "text",
     "age_seconds": "double precision",
     "any_revision": "boolean",
     "attempt": "bigint",
     "attempt_ttl_seconds": "double precision",
+    "before": "text",
     "checksum": "text",
     "epoch": "bigint",
     "expected_revision": "bigint",
@@ -31,6 +33,7 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "fence_resource": "text",
     "fence_token": "bigint",
     "fingerprint": "bytea",
+    "first": "text",
     "idle_timeout": "text",
     "initial_status": "text",
     "is_terminal": "boolean",
@@ -82,6 +85,7 @@ class Returns(Enum):
 
     ONE = "one row"
     OPTIONAL = "one row or none"
+    MANY = "many rows"
     COUNT = "a count"
     NOTHING = "nothing"
 

@@ -148,6 +148,10 @@ class Session(Protocol):
         """Run a statement that returns a row, or none."""
         ...
 
+    def rows(self, name: str, **values: Any) -> list[Row]:
+        """Run a statement that returns many rows."""
+        ...
+
     def count(self, name: str, **values: Any) -> int:
         """Run a statement that returns a count of rows."""
         ...
@@ -192,6 +196,12 @@ class Database:
         statement = _declared(self.catalog[name], Returns.ONE, Returns.OPTIONAL)
         with self._checkout() as connection:
             return connection.run(statement, values, in_doubt=True).fetchone()
+
+    def rows(self, name: str, **values: Any) -> list[Row]:
+        """Run a statement that returns many rows."""
+        statement = _declared(self.catalog[name], Returns.MANY)
+        with self._checkout() as connection:
+            return connection.run(statement, values, in_doubt=True).fetchall()
 
     def count(self, name: str, **values: Any) -> int:
         """Run a statement that returns a count of rows."""
@@ -256,6 +266,10 @@ class TransactionSession(OpenTransaction[str]):
     def row(self, name: str, **values: Any) -> Row | None:
         """Run a statement that returns a row, or none. An error poisons the transaction."""
         return self._run(_declared(self._catalog[name], Returns.ONE, Returns.OPTIONAL), values).fetchone()
+
+    def rows(self, name: str, **values: Any) -> list[Row]:
+        """Run a statement that returns many rows. An error poisons the transaction."""
+        return self._run(_declared(self._catalog[name], Returns.MANY), values).fetchall()
 
     def count(self, name: str, **values: Any) -> int:
         """Run a statement that returns a count of rows. An error poisons the transaction."""

@@ -10,7 +10,7 @@ from nl2state.leases import Fence, Lease, deadline
 from nl2state.payload import Encoding, Payload, Value, decode
 from nl2state.states import StateRecord
 
-__all__ = ["idempotency_record", "lease", "outcome", "state_record", "state_value"]
+__all__ = ["idempotency_record", "lease", "listed_state", "outcome", "state_record", "state_value"]
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -36,6 +36,11 @@ def state_record(record_id: str, row: Row, value: Value) -> StateRecord[Value]:
 def state_value(row: Row) -> Value:
     """Decode the payload that follows a state's columns in `get_state`."""
     return _value(*row[9:12])
+
+
+def listed_state(record_id: str, listed: bool, *row: Any) -> StateRecord[Value] | None:
+    """Decode a row of `list_states`; None for one that does not match."""
+    return state_record(record_id, row, state_value(row)) if listed else None
 
 
 def lease(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nl2state.errors import StoreTimeoutError
 from nl2state.leases import Fence
 from nl2state.limits import checked_integer
+from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value
 from nl2state.states import (
     DEFAULT_LIFECYCLE,
@@ -151,6 +152,29 @@ class PostgresStates(FencedStateStore):
         """Return the record if its last write had this `request_id`, or else None."""
         return self._record("get_checkpoint", record_id, request_id=self._binding.id("request_id", request_id))
 
+    def list(
+        self,
+        *,
+        prefix: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[StateRecord[Value]]:
+        """Return a page of the records in the order of their ids."""
+        return page_of(self._scan("list_states", prefix, status, after, limit), limit, rows.listed_state)
+
+    def list_ids(
+        self,
+        *,
+        prefix: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[str]:
+        """Return a page of the records' ids."""
+        scanned = self._scan("list_state_ids", prefix, status, after, limit)
+        return page_of(scanned, limit, lambda record_id, listed: record_id if listed else None)
+
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
         expected = Expectation.of(expected_revision, writes=False)
@@ -167,6 +191,20 @@ class PostgresStates(FencedStateStore):
     def _record(self, statement: str, record_id: str, **values: Any) -> StateRecord[Value] | None:
         row = self._binding.row(statement, record_id=self._binding.id("record_id", record_id), **values)
         return None if row is None else rows.state_record(record_id, row, rows.state_value(row))
+
+    def _scan(
+        self, statement: str, prefix: str | None, status: str | None, after: str | None, limit: int
+    ) -> Sequence[Row]:
+        """Return the rows that a page is made of, listed or not."""
+        span = self._binding.span(after=after, limit=limit, prefix=prefix)
+        return self._binding.rows(
+            statement,
+            status=self._binding.optional_id("status", status),
+            after=span.after,
+            first=span.first,
+            before=span.before,
+            page_size=span.limit,
+        )
 
     def _write(
         self,

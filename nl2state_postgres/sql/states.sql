@@ -26,6 +26,28 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
  WHERE s.scope = :scope AND s.record_id = :record_id AND s.request_id = :request_id
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
 
+-- name: list_states
+-- The next so many rows of a scope in the order of their ids, and one more; and whether each is a live record in that status.
+-- Whether it matches is a column and no condition: a condition would let a page read on. Returns: many rows.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT l.record_id, l.listed, l.revision, l.status, l.is_terminal, l.schema_version, l.request_id, l.parent_id, l.created_at,
+       l.updated_at, l.expires_at, CASE WHEN l.listed THEN l.payload END, l.payload_encoding, l.payload_format
+  FROM (SELECT s.*, s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT at FROM t))
+               AND (:status IS NULL OR s.status = :status) AS listed
+          FROM {schema}.states s
+         WHERE s.scope = :scope AND s.record_id > :after AND s.record_id >= :first AND s.record_id < :before
+         ORDER BY s.record_id LIMIT :page_size + 1) l
+ ORDER BY l.record_id;
+
+-- name: list_state_ids
+-- list_states without the values. Returns: many rows.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT s.record_id, s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT at FROM t))
+       AND (:status IS NULL OR s.status = :status) AS listed
+  FROM {schema}.states s
+ WHERE s.scope = :scope AND s.record_id > :after AND s.record_id >= :first AND s.record_id < :before
+ ORDER BY s.record_id LIMIT :page_size + 1;
+
 -- name: create_state
 -- Makes a record, or revives an emptied or expired row. A live one is seen, and not locked. Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),

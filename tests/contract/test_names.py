@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nl2state import InvalidInputError, TenantScope, derive_key
 from nl2state.keys import check_id
+from nl2state.pages import end_of_prefix
 
 _PEPPER = "a pepper of the tests"
 
@@ -105,3 +106,19 @@ def test_a_key_of_missing_parts_is_refused(parts: tuple[str, ...]) -> None:
     """Case 2: two unrelated calls that both lack a field never share a key."""
     with pytest.raises(InvalidInputError):
         derive_key("pay", *parts)
+
+
+@given(st.text(), st.text())
+def test_a_prefix_ends_where_no_name_has_it_any_more(prefix: str, name: str) -> None:
+    """UTF-8's bytes have the order of its code points, as PostgreSQL compares them under COLLATE "C"."""
+    for text in (name, prefix + name):
+        within = prefix.encode() <= text.encode() < end_of_prefix(prefix).encode()
+        assert within is text.encode().startswith(prefix.encode())
+
+
+@pytest.mark.parametrize("prefix", ["", "a", "\ud7ff", "\U0010ffff", "a\U0010ffff", "\ud7ff\U0010ffff"])
+def test_the_end_of_a_prefix_is_above_the_greatest_name_that_has_it(prefix: str) -> None:
+    greatest = prefix + "\U0010ffff" * (250 - len(prefix))
+    assert greatest < end_of_prefix(prefix)
+    assert not end_of_prefix(prefix).startswith(prefix) or prefix.strip("\U0010ffff") == ""
+    end_of_prefix(prefix).encode()

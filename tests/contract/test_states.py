@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import BaseModel
 
-from nl2state import DEFAULT_LIFECYCLE, CorruptError, InvalidInputError, Lifecycle, NotFoundError
+from nl2state import DEFAULT_LIFECYCLE, CorruptError, InvalidInputError, Lifecycle, NotFoundError, Page
 from nl2state.testing.harness import Harness
 
 
@@ -42,6 +42,10 @@ def test_a_view_writes_and_reads_its_model(harness: Harness) -> None:
     assert orders.get_checkpoint("o", "q-2") == orders.require("o")
     assert orders.get_checkpoint("o", "q") is None
     assert orders.get_revision("o") == 3
+    assert orders.list(prefix="o", status="running") == Page((orders.require("o"),), None)
+    assert orders.list_ids(status="created") == Page(("p",), None)
+    with pytest.raises(InvalidInputError):
+        orders.list_ids(status="of another lifecycle")
     assert orders.delete("o", expected_revision=3) == 4
 
 

@@ -51,6 +51,8 @@ def test_calls_of_states_take_one_round_trip(counted: Counted) -> None:
     assert counted.trips(lambda n: states.get(f"plain {n}")) == 1
     assert counted.trips(lambda n: states.get_revision(f"plain {n}")) == 1
     assert counted.trips(lambda n: states.get_checkpoint(f"plain {n}", "q")) == 1
+    assert counted.trips(lambda _: states.list(status="running")) == 1
+    assert counted.trips(lambda n: states.list_ids(prefix=f"plain {n}", limit=1)) == 1
     assert counted.trips(lambda n: states.update("plain 0", n, expected_revision=n + 2)) == 1
     assert counted.trips(lambda n: states.update("fenced 0", n, expected_revision=n + 1, fence=fence)) == 1
     assert counted.trips(lambda n: states.delete(f"plain {n}", expected_revision=(5 if n == 0 else 2))) == 1

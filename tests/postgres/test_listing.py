@@ -1,0 +1,86 @@
+"""P11: a page is read from an index, in its order, and no further than its limit, whatever the plan was made for."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nl2state.binding import Binding
+from nl2state.limits import Limits
+from nl2state_postgres.catalog import Catalog
+from nl2state_postgres.database import Connection
+from tests.servers import PostgresHarness
+
+_SCOPE = uuid.UUID(int=1)
+_ROWS = 20_000
+_LIMIT = 10
+_FILL = {
+    "states": "INSERT INTO {s}.states (scope, record_id, revision, status, is_terminal, schema_version, payload,"
+    " payload_encoding, payload_format, write_id, created_at, updated_at)"
+    " SELECT %(scope)s, 'order-' || n, 1, 'created', false, 1, '1', 1, 1, %(scope)s, now(), now()"
+    " FROM generate_series(1, %(rows)s) n",
+}
+
+
+_INDEXES = {"list_states": "states_pkey", "list_state_ids": "states_pkey"}
+_PLANS = ["custom", "generic", "generic, made on an empty table"]
+
+
+@pytest.mark.parametrize("plan", _PLANS)
+@pytest.mark.parametrize(
+    ("statement", "prefix"),
+    [("list_states", None), ("list_states", "order-1"), ("list_state_ids", None), ("list_state_ids", "order-1")],
+)
+def test_a_page_reads_its_limit_and_one_row_more_from_an_index(
+    harness: PostgresHarness, statement: str, prefix: str | None, plan: str
+) -> None:
+    index = _INDEXES[statement]
+    table = index.removesuffix("_pkey")
+
+    def fill() -> None:
+        harness.observer.execute(_FILL[table].replace("{s}", harness.schema), {"scope": _SCOPE, "rows": _ROWS})
+
+    nodes = _plan(harness, statement, prefix, plan, fill)
+    scans = [node for node in nodes if "Index Name" in node]
+    assert [(scan["Node Type"], scan["Index Name"]) for scan in scans] == [("Index Scan", index)]
+    assert "scope" in scans[0]["Index Cond"]
+    assert "Filter" not in scans[0]
+    assert scans[0]["Actual Rows"] == _LIMIT + 1
+    assert not any(node["Node Type"] == "Sort" for node in nodes)
+
+
+def _plan(
+    harness: PostgresHarness, name: str, prefix: str | None, plan: str, fill: Callable[[], None]
+) -> list[dict[str, Any]]:
+    """Run a list as a session of ours does, and return the nodes of its plan."""
+    catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
+    span = Binding(scope=_SCOPE, limits=Limits(), monotonic=float).span(after=None, limit=_LIMIT, prefix=prefix)
+    values = {"scope": _SCOPE, "after": span.after, "first": span.first, "before": span.before}
+    values |= {"page_size": span.limit, "status": "running"}
+    statement = catalog[name]
+    execute = f"EXECUTE listing ({', '.join(_literal(values[parameter]) for parameter in statement.parameters)})"
+    connection = Connection.connect(harness.dsn, settings=harness.settings, catalog=catalog)
+    try:
+        connection.send(f"SET plan_cache_mode = force_{plan.partition(',')[0]}_plan")
+        connection.send(f"PREPARE listing AS {statement.sql}")
+        if plan == _PLANS[-1]:
+            connection.send(execute)
+        fill()
+        if plan != _PLANS[-1]:
+            harness.observer.execute(f"ANALYZE {harness.schema}.{_INDEXES[name].removesuffix('_pkey')}")
+        explained = connection.send(f"EXPLAIN (ANALYZE, FORMAT JSON) {execute}").fetchone()
+    finally:
+        connection.close()
+    assert explained is not None
+    return _nodes(explained[0][0]["Plan"])
+
+
+def _literal(value: object) -> str:
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
+def _nodes(node: dict[str, Any]) -> list[dict[str, Any]]:
+    return [node, *(below for child in node.get("Plans", ()) for below in _nodes(child))]
