@@ -29,7 +29,7 @@ from nl2state.errors import (
 )
 from nl2state.idempotency import Attempt, IdempotencyRecord, IdempotencyStore, Reservation
 from nl2state.keys import derive_key
-from nl2state.leases import Fence, Lease, LeaseStore
+from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata
 from nl2state.limits import Limits
 from nl2state.pages import Page
 from nl2state.payload import Json, Value, fingerprint
@@ -69,9 +69,11 @@ __all__ = [
     "KeyConflictError",
     "Lease",
     "LeaseBusyError",
+    "LeaseRecord",
     "LeaseStore",
     "Lifecycle",
     "Limits",
+    "Metadata",
     "NotFoundError",
     "OutcomeUnknownError",
     "Page",

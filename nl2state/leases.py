@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-__all__ = ["Fence", "Lease", "LeaseStore", "deadline"]
+from nl2state.errors import CorruptError, PayloadError
+from nl2state.limits import Limits
+from nl2state.pages import PAGE_SIZE, Page
+from nl2state.payload import Encoding, Json, Payload, decode, encode
+
+__all__ = [
+    "Fence",
+    "Lease",
+    "LeaseRecord",
+    "LeaseStore",
+    "Metadata",
+    "deadline",
+    "decode_metadata",
+    "encode_metadata",
+]
+
+Metadata: TypeAlias = "dict[str, Json]"
+"""What a holder says of its grant: a JSON object whose canonical form has at most `Limits.metadata_bytes_max` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +54,23 @@ class Lease:
     expires_at: datetime
     deadline: float
     taken_over: bool
+    metadata: Metadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """A lease as anybody in its scope may see it.
+
+    `expired` says that by the store's clock it had run out when it was looked at, and that nobody had taken it over.
+    """
+
+    resource: str
+    owner: str
+    token: int
+    acquired_at: datetime
+    expires_at: datetime
+    expired: bool
+    metadata: Metadata | None
 
 
 CLOCK_DRIFT_MAX = 0.001
@@ -57,16 +91,28 @@ class LeaseStore(Protocol):
     InvalidInputError (before the backend is asked).
     """
 
-    def acquire(self, resource: str, *, owner: str, ttl_seconds: float, wait_seconds: float = 0.0) -> Lease:
+    def acquire(
+        self,
+        resource: str,
+        *,
+        owner: str,
+        ttl_seconds: float,
+        wait_seconds: float = 0.0,
+        metadata: Metadata | None = None,
+    ) -> Lease:
         """Take the lease of a resource that is free, or whose holder let it expire, waiting for it at most so long.
 
         `owner` is an opaque name that others may be shown. An owner that holds it already, or did before it restarted,
         does not inherit: it waits as anybody does. A takeover also waits, at most for the bound on an open transaction,
-        for the former holder's open fenced writes. Raises LeaseBusyError; UsageError in a transaction.
+        for the former holder's open fenced writes. `metadata` is kept with this grant, and with no other. Raises
+        LeaseBusyError; PayloadError for metadata that is no JSON object, or that a value could not be; UsageError in a
+        transaction.
         """
         ...
 
-    def try_acquire(self, resource: str, *, owner: str, ttl_seconds: float) -> Lease | None:
+    def try_acquire(
+        self, resource: str, *, owner: str, ttl_seconds: float, metadata: Metadata | None = None
+    ) -> Lease | None:
         """Take the lease of a resource, or return None where it is busy. See acquire."""
         ...
 
@@ -90,3 +136,34 @@ class LeaseStore(Protocol):
         Raises UsageError in a transaction.
         """
         ...
+
+    def inspect(self, resource: str) -> LeaseRecord | None:
+        """Return who holds a lease, expired or not, or None where it is free. It waits for nobody.
+
+        What it says may be over when it arrives: to learn whether a lease can be had, try to acquire it.
+        """
+        ...
+
+    def list(self, *, after: str | None = None, limit: int = PAGE_SIZE) -> Page[LeaseRecord]:
+        """Return a page of what `inspect` says of each resource, in their order, from after the resource `after` on.
+
+        Free ones are looked at, and not listed: see Page. `limit` is at most the limits' `page_size_max`.
+        """
+        ...
+
+
+def encode_metadata(metadata: Metadata | None, limits: Limits) -> bytes | None:
+    """Return the canonical form of metadata. Raises PayloadError for what is no JSON object. For backends."""
+    if metadata is None:
+        return None
+    if type(metadata) is not dict:
+        raise PayloadError("metadata is not a JSON object", field="metadata")
+    return encode(metadata, limits, field="metadata", bytes_max=limits.metadata_bytes_max).data
+
+
+def decode_metadata(data: bytes | None) -> Metadata | None:
+    """Return the metadata of its canonical form. Raises CorruptError. For backends."""
+    metadata = None if data is None else decode(Payload(data, Encoding.JSON))
+    if metadata is None or isinstance(metadata, dict):
+        return metadata
+    raise CorruptError("the stored metadata of a lease is not an object")

@@ -43,22 +43,21 @@ class Payload:
     format: int = FORMAT
 
 
-def encode(value: Value, limits: Limits, *, field: str = "value") -> Payload:
+def encode(value: Value, limits: Limits, *, field: str = "value", bytes_max: int | None = None) -> Payload:
     """Return the canonical form of a value: keys sorted, no spaces, UTF-8. Bytes stay as they are.
 
     Raises PayloadError, before any backend is asked, for what JSON has no word for (NaN, infinities, tuples, keys that
-    are not strings), lone surrogates, what is deeper or larger than `limits` allow, and fields that bear the name of a
-    credential.
+    are not strings), lone surrogates, what is deeper or larger than `limits` allow (or `bytes_max`, where it is given),
+    and fields that bear the name of a credential.
     """
     if isinstance(value, bytes):
         payload = Payload(value, Encoding.BYTES)
     else:
         _walk(value, limits, field, limits.forbidden_names, 1)
         payload = Payload(_canonical(value, field), Encoding.JSON)
-    if len(payload.data) > limits.payload_bytes_max:
-        raise PayloadError(
-            f"{field} is larger than {limits.payload_bytes_max} bytes", field=field, limit=limits.payload_bytes_max
-        )
+    most = limits.payload_bytes_max if bytes_max is None else bytes_max
+    if len(payload.data) > most:
+        raise PayloadError(f"{field} is larger than {most} bytes", field=field, limit=most)
     return payload
 
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol, Self
 from uuid import UUID
 
 from nl2state.idempotency import IdempotencyStore
-from nl2state.leases import Fence, LeaseStore
+from nl2state.leases import Fence, LeaseStore, Metadata
 from nl2state.limits import Limits, check_seconds, checked_integer
 from nl2state.scope import TenantScope
 from nl2state.states import FencedStateStore
@@ -23,8 +23,8 @@ class Transaction(Protocol):
     """Calls that commit together or not at all. A handle for one thread; the tenant that made it stays outside it.
 
     A refusal (conflict, fencing, not found) leaves it usable; any other error of the store poisons it: every later call
-    raises UsageError, and it is rolled back. Leases can only be released in it: to acquire, renew, revoke or reserve
-    raises UsageError.
+    raises UsageError, and it is rolled back. Leases can only be released in it, or looked at: to acquire, renew, revoke
+    or reserve raises UsageError.
     """
 
     @property
@@ -34,7 +34,7 @@ class Transaction(Protocol):
 
     @property
     def leases(self) -> LeaseStore:
-        """The tenant's leases, in this transaction: to be released."""
+        """The tenant's leases, in this transaction: to be released, or looked at."""
         ...
 
     @property
@@ -82,7 +82,13 @@ class Tenant(Protocol):
         ...
 
     def hold(
-        self, resource: str, *, owner: str, ttl_seconds: float = 30.0, wait_seconds: float = 0.0
+        self,
+        resource: str,
+        *,
+        owner: str,
+        ttl_seconds: float = 30.0,
+        wait_seconds: float = 0.0,
+        metadata: Metadata | None = None,
     ) -> AbstractContextManager[Held]:
         """Hold the lease of a resource for a block, kept alive by a heartbeat. See nl2state.toolkit.holding.
 

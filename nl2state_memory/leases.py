@@ -18,10 +18,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
-from nl2state.leases import Fence, Lease, LeaseStore
+from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
+from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
@@ -49,6 +51,15 @@ def guard(unit: Unit, binding: MemoryBinding, fence: Fence | None) -> None:
         raise FencingRejectedError("the lease was lost")
 
 
+class Wanted(NamedTuple):
+    """What an acquire asks for, checked."""
+
+    resource: str
+    owner: str
+    ttl_seconds: float
+    metadata: bytes | None
+
+
 class MemoryLeases(LeaseStore):
     """The leases of one scope. What the calls promise is LeaseStore's."""
 
@@ -56,17 +67,26 @@ class MemoryLeases(LeaseStore):
         self._binding = binding
         self._database = binding.session.database
 
-    def acquire(self, resource: str, *, owner: str, ttl_seconds: float, wait_seconds: float = 0.0) -> Lease:
+    def acquire(
+        self,
+        resource: str,
+        *,
+        owner: str,
+        ttl_seconds: float,
+        wait_seconds: float = 0.0,
+        metadata: Metadata | None = None,
+    ) -> Lease:
         """Take the lease of a resource that is free or expired, waiting for it at most so long."""
         binding = self._binding
         binding.refuse_in_transaction("acquire")  # a grant that is rolled back would be issued again
         binding.id("resource", resource)
         binding.id("owner", owner)
         ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        kept = encode_metadata(metadata, binding.limits)
         waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
         while True:
             sent_at = binding.monotonic()
-            granted = self._grant(resource, owner, ttl_seconds, sent_at)
+            granted = self._grant(Wanted(resource, owner, ttl_seconds, kept), sent_at)
             if isinstance(granted, LeaseBusyError):
                 waiting.pause_or_raise(granted)
             elif binding.monotonic() < granted.deadline:
@@ -75,10 +95,12 @@ class MemoryLeases(LeaseStore):
                 with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
                     self.release(granted.fence)
 
-    def try_acquire(self, resource: str, *, owner: str, ttl_seconds: float) -> Lease | None:
+    def try_acquire(
+        self, resource: str, *, owner: str, ttl_seconds: float, metadata: Metadata | None = None
+    ) -> Lease | None:
         """Take the lease of a resource, or return None where it is busy."""
         try:
-            return self.acquire(resource, owner=owner, ttl_seconds=ttl_seconds)
+            return self.acquire(resource, owner=owner, ttl_seconds=ttl_seconds, metadata=metadata)
         except LeaseBusyError:
             return None
 
@@ -140,17 +162,32 @@ class MemoryLeases(LeaseStore):
                 self._free(unit, name, row)
         return row is not None or expired is not None
 
-    def _grant(self, resource: str, owner: str, ttl_seconds: float, sent_at: float) -> Lease | LeaseBusyError:
+    def inspect(self, resource: str) -> LeaseRecord | None:
+        """Return who holds a lease, expired or not, or None where it is free."""
+        name = self._binding.name(self._binding.id("resource", resource))
+        with self._binding.session.call() as unit:
+            row, at = unit.read(self._database.leases, name), self._database.clock()
+        return None if row is None else rows.lease_record(resource, row, at)
+
+    def list(self, *, after: str | None = None, limit: int = PAGE_SIZE) -> Page[LeaseRecord]:
+        """Return a page of what `inspect` says of each resource, in their order."""
+        binding = self._binding
+        span = binding.span(after=after, limit=limit)
+        with binding.session.call() as unit:
+            scanned, at = self._database.leases.scan(unit, binding.scope, span), self._database.clock()
+        return page_of(scanned, limit, lambda resource, row: rows.lease_record(resource, row, at))
+
+    def _grant(self, wanted: Wanted, sent_at: float) -> Lease | LeaseBusyError:
         """Grant a lease that is free, or take over an expired one, or say who holds it."""
-        leases, name = self._database.leases, self._binding.name(resource)
+        leases, name = self._database.leases, self._binding.name(wanted.resource)
         with self._binding.session.call() as unit:
             while True:
                 # a held one is seen and not locked: its holder's heartbeat is not to wait for us
                 if unit.claim(leases, name, Strength.NO_KEY_UPDATE, lambda row: row is None or row.owner is None):
-                    return self._given(unit, resource, owner, ttl_seconds, sent_at)
+                    return self._given(unit, wanted, sent_at)
                 with suppress(StoreTimeoutError):  # the former holder's transaction is still open: it is busy yet
                     if unit.lock(leases, name, Strength.UPDATE, self._is_dead) is not None:
-                        return self._given(unit, resource, owner, ttl_seconds, sent_at)
+                        return self._given(unit, wanted, sent_at)
                 row = unit.read(leases, name)
                 if row is not None and row.owner is not None:
                     remaining = max(0.0, (row.expires_at - self._database.clock()).total_seconds())
@@ -160,22 +197,30 @@ class MemoryLeases(LeaseStore):
     def _is_dead(self, row: LeaseRow) -> bool:
         return row.owner is not None and row.expires_at <= self._database.clock()
 
-    def _given(self, unit: Unit, resource: str, owner: str, ttl_seconds: float, sent_at: float) -> Lease:
+    def _given(self, unit: Unit, wanted: Wanted, sent_at: float) -> Lease:
         """Write a grant over a row that is locked, or none."""
-        database, name = self._database, self._binding.name(resource)
+        database, name = self._database, self._binding.name(wanted.resource)
         before = unit.read(database.leases, name)
         at = database.clock()  # read after the lock: a life that began before the wait could be over
         token = database.first_number(at)
         if before is not None:
             token = max(before.token + 1, token)
-        row = LeaseRow(owner, token, ttl_seconds, acquired_at=at, expires_at=at + timedelta(seconds=ttl_seconds))
+        row = LeaseRow(
+            wanted.owner,
+            token,
+            wanted.ttl_seconds,
+            acquired_at=at,
+            expires_at=at + timedelta(seconds=wanted.ttl_seconds),
+            metadata=wanted.metadata,
+        )
         unit.write(database.leases, name, row)
         taken_over = before is not None and before.owner is not None
-        return rows.lease(Fence(resource, owner, token), row, sent_at=sent_at, taken_over=taken_over)
+        return rows.lease(Fence(wanted.resource, wanted.owner, token), row, sent_at=sent_at, taken_over=taken_over)
 
     def _free(self, unit: Unit, name: Name, row: LeaseRow) -> None:
         """Write that a lease is free; the row keeps its token, and when it came free, for the sweep."""
-        unit.write(self._database.leases, name, replace(row, owner=None, expires_at=self._database.clock()))
+        freed = replace(row, owner=None, expires_at=self._database.clock(), metadata=None)
+        unit.write(self._database.leases, name, freed)
 
 
 def sweep(database: Database, scope: UUID, until: datetime, page_size: int) -> int:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nl2state.idempotency import Attempt, IdempotencyRecord
-from nl2state.leases import Fence, Lease, deadline
+from nl2state.leases import Fence, Lease, LeaseRecord, deadline, decode_metadata
 from nl2state.payload import Payload, Value, decode
 from nl2state.states import StateRecord
 
-__all__ = ["KeyRow", "LeaseRow", "StateRow", "idempotency_record", "lease", "outcome", "state_record"]
+__all__ = ["KeyRow", "LeaseRow", "StateRow", "idempotency_record", "lease", "lease_record", "outcome", "state_record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class LeaseRow:
     ttl_seconds: float
     acquired_at: datetime
     expires_at: datetime
+    metadata: bytes | None = None
 
     def is_grant(self, fence: Fence) -> bool:
         """Whether this is the grant that the fence names, expired or not."""
@@ -104,6 +105,22 @@ def lease(
         expires_at=row.expires_at,
         deadline=deadline(sent_at, row.ttl_seconds if ttl_seconds is None else ttl_seconds),
         taken_over=taken_over,
+        metadata=decode_metadata(row.metadata),
+    )
+
+
+def lease_record(resource: str, row: LeaseRow, at: datetime) -> LeaseRecord | None:
+    """Return what anybody may see of a lease then; None of one that is free."""
+    if row.owner is None:
+        return None
+    return LeaseRecord(
+        resource=resource,
+        owner=row.owner,
+        token=row.token,
+        acquired_at=row.acquired_at,
+        expires_at=row.expires_at,
+        expired=row.expires_at <= at,
+        metadata=decode_metadata(row.metadata),
     )
 
 

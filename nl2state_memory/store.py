@@ -12,7 +12,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from nl2state.errors import UsageError
-from nl2state.leases import Fence
+from nl2state.leases import Fence, Metadata
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import Retained, Transaction, retain_by_scope
@@ -86,7 +86,13 @@ class MemoryTenant:
             yield MemoryTransaction(replace(self._binding, session=session, fence=fence, in_transaction=True), session)
 
     def hold(
-        self, resource: str, *, owner: str, ttl_seconds: float = 30.0, wait_seconds: float = 0.0
+        self,
+        resource: str,
+        *,
+        owner: str,
+        ttl_seconds: float = 30.0,
+        wait_seconds: float = 0.0,
+        metadata: Metadata | None = None,
     ) -> AbstractContextManager[Held]:
         """Hold the lease of a resource for a block, kept alive by the store's heartbeat."""
         if self._session.has_open_transaction_here:
@@ -99,6 +105,7 @@ class MemoryTenant:
             owner=owner,
             ttl_seconds=ttl_seconds,
             wait_seconds=wait_seconds,
+            metadata=metadata,
         )
 
 

@@ -41,6 +41,7 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "lift_expiry": "boolean",
     "lock_key": "bigint",
     "lock_timeout": "text",
+    "metadata": "bytea",
     "name": "text",
     "outcome": "bytea",
     "outcome_encoding": "smallint",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
-from nl2state.leases import Fence, Lease, LeaseStore
+from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
+from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.waiting import Waiting
@@ -19,19 +22,29 @@ class PostgresLeases(LeaseStore):
     def __init__(self, binding: PostgresBinding) -> None:
         self._binding = binding
 
-    def acquire(self, resource: str, *, owner: str, ttl_seconds: float, wait_seconds: float = 0.0) -> Lease:
+    def acquire(
+        self,
+        resource: str,
+        *,
+        owner: str,
+        ttl_seconds: float,
+        wait_seconds: float = 0.0,
+        metadata: Metadata | None = None,
+    ) -> Lease:
         """Take the lease of a resource that is free or expired, waiting for it at most so long."""
         binding = self._binding
         binding.refuse_in_transaction("acquire")  # a grant that is rolled back would be issued again
-        binding.id("resource", resource)
-        binding.id("owner", owner)
-        ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        wanted = {
+            "resource": binding.id("resource", resource),
+            "owner": binding.id("owner", owner),
+            "ttl_seconds": binding.ttl("ttl_seconds", ttl_seconds),
+            "metadata": encode_metadata(metadata, binding.limits),
+        }
         waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
         while True:
             lease = None
             with suppress(StoreTimeoutError):  # somebody's transaction on it is still open: it is busy yet
-                lease = self._grant("acquire_lease", resource, owner, ttl_seconds)
-                lease = lease or self._grant("take_over_lease", resource, owner, ttl_seconds)
+                lease = self._grant("acquire_lease", wanted) or self._grant("take_over_lease", wanted)
             if lease is not None:
                 if binding.monotonic() < lease.deadline:
                     return lease
@@ -41,15 +54,17 @@ class PostgresLeases(LeaseStore):
             if holder is None:
                 waiting.start_over()
             else:
-                remaining = max(0.0, holder[1])
+                holder_owner, *_, remaining, _ = holder
                 waiting.sleep_or_raise(
-                    LeaseBusyError("the lease is held", owner=holder[0], retry_after_seconds=remaining)
+                    LeaseBusyError("the lease is held", owner=holder_owner, retry_after_seconds=max(0.0, remaining))
                 )
 
-    def try_acquire(self, resource: str, *, owner: str, ttl_seconds: float) -> Lease | None:
+    def try_acquire(
+        self, resource: str, *, owner: str, ttl_seconds: float, metadata: Metadata | None = None
+    ) -> Lease | None:
         """Take the lease of a resource, or return None where it is busy."""
         try:
-            return self.acquire(resource, owner=owner, ttl_seconds=ttl_seconds)
+            return self.acquire(resource, owner=owner, ttl_seconds=ttl_seconds, metadata=metadata)
         except LeaseBusyError:
             return None
 
@@ -85,10 +100,21 @@ class PostgresLeases(LeaseStore):
         token = None if expired is None else expired[0]
         return binding.write("revoke_lease", None, resource=resource, token=token) is not None or token is not None
 
-    def _grant(self, statement: str, resource: str, owner: str, ttl_seconds: float) -> Lease | None:
+    def inspect(self, resource: str) -> LeaseRecord | None:
+        """Return who holds a lease, expired or not, or None where it is free."""
+        row = self._binding.row("inspect_lease", resource=self._binding.id("resource", resource))
+        return None if row is None else rows.lease_record(resource, *row)
+
+    def list(self, *, after: str | None = None, limit: int = PAGE_SIZE) -> Page[LeaseRecord]:
+        """Return a page of what `inspect` says of each resource, in their order."""
+        span = self._binding.span(after=after, limit=limit)
+        scanned = self._binding.rows("list_leases", after=span.after, page_size=span.limit)
+        return page_of(scanned, limit, rows.lease_record)
+
+    def _grant(self, statement: str, wanted: Mapping[str, Any]) -> Lease | None:
         sent_at = self._binding.monotonic()
-        row = self._binding.write(statement, None, resource=resource, owner=owner, ttl_seconds=ttl_seconds)
+        row = self._binding.write(statement, None, **wanted)
         if row is None:
             return None
-        fence = Fence(resource, owner, row[0])
+        fence = Fence(wanted["resource"], wanted["owner"], row[0])
         return rows.lease(fence, row, sent_at=sent_at, taken_over=statement == "take_over_lease")

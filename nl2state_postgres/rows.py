@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 from nl2state.errors import CorruptError
 from nl2state.idempotency import Attempt, IdempotencyRecord
-from nl2state.leases import Fence, Lease, deadline
+from nl2state.leases import Fence, Lease, LeaseRecord, deadline, decode_metadata
 from nl2state.payload import Encoding, Payload, Value, decode
 from nl2state.states import StateRecord
 
-__all__ = ["idempotency_record", "lease", "listed_state", "outcome", "state_record", "state_value"]
+__all__ = ["idempotency_record", "lease", "lease_record", "listed_state", "outcome", "state_record", "state_value"]
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -47,7 +47,7 @@ def lease(
     fence: Fence, row: Row, *, sent_at: float, ttl_seconds: float | None = None, taken_over: bool = False
 ) -> Lease:
     """Decode a lease that was asked for at `sent_at`, for its own TTL unless another is given."""
-    _, own_ttl_seconds, acquired_at, expires_at = row
+    _, own_ttl_seconds, acquired_at, expires_at, metadata = row
     return Lease(
         fence=fence,
         ttl_seconds=own_ttl_seconds,
@@ -55,6 +55,23 @@ def lease(
         expires_at=expires_at,
         deadline=deadline(sent_at, own_ttl_seconds if ttl_seconds is None else ttl_seconds),
         taken_over=taken_over,
+        metadata=decode_metadata(metadata),
+    )
+
+
+def lease_record(resource: str, *row: Any) -> LeaseRecord | None:
+    """Decode what anybody may see of a lease; None of one that is free."""
+    owner, token, acquired_at, expires_at, remaining_seconds, metadata = row
+    if owner is None:
+        return None
+    return LeaseRecord(
+        resource=resource,
+        owner=owner,
+        token=token,
+        acquired_at=acquired_at,
+        expires_at=expires_at,
+        expired=remaining_seconds <= 0,
+        metadata=decode_metadata(metadata),
     )
 
 

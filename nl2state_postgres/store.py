@@ -11,7 +11,7 @@ from typing import Self
 from uuid import UUID
 
 from nl2state.errors import UsageError
-from nl2state.leases import Fence
+from nl2state.leases import Fence, Metadata
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import Retained, Transaction, retain_by_scope
@@ -75,7 +75,13 @@ class PostgresTenant:
             )
 
     def hold(
-        self, resource: str, *, owner: str, ttl_seconds: float = 30.0, wait_seconds: float = 0.0
+        self,
+        resource: str,
+        *,
+        owner: str,
+        ttl_seconds: float = 30.0,
+        wait_seconds: float = 0.0,
+        metadata: Metadata | None = None,
     ) -> AbstractContextManager[Held]:
         """Hold the lease of a resource for a block, kept alive by the store's heartbeat."""
         if self._database.has_open_transaction_here:
@@ -88,6 +94,7 @@ class PostgresTenant:
             owner=owner,
             ttl_seconds=ttl_seconds,
             wait_seconds=wait_seconds,
+            metadata=metadata,
         )
 
 

@@ -11,7 +11,7 @@ from nl2state.errors import InvalidInputError
 from nl2state.pages import Page
 from nl2state.testing.harness import Harness
 
-__all__ = ["TestPagesOfStates"]
+__all__ = ["TestPagesOfLeases", "TestPagesOfStates"]
 
 T = TypeVar("T")
 
@@ -147,6 +147,61 @@ class TestPagesOfStates:
         for call in (harness.tenant().states.list, harness.tenant().states.list_ids):
             with pytest.raises(InvalidInputError) as refused:
                 call(**{field: value})
+            assert refused.value.field == field
+
+
+class TestPagesOfLeases:
+    """P11 and P1: the leases that are held in a scope, in pages by resource."""
+
+    def test_held_leases_are_listed_in_the_order_of_their_resources(self, harness: Harness) -> None:
+        leases = harness.tenant().leases
+        for name in reversed(_NAMES):
+            leases.acquire(name, owner=f"owner of {name}", ttl_seconds=60, metadata={"name": name})
+        harness.tenant("other").leases.acquire("a0", owner="another", ttl_seconds=60)
+        page = harness.tenant(client=1).leases.list()
+        assert [record.resource for record in page.items] == _NAMES
+        assert page.after is None
+        assert page.items == tuple(leases.inspect(name) for name in _NAMES)
+        assert harness.tenant("nobody").leases.list() == Page((), None)
+
+    @pytest.mark.parametrize("limit", [1, 3, len(_NAMES)])
+    def test_pages_follow_one_another_without_a_gap_or_a_repetition(self, harness: Harness, limit: int) -> None:
+        leases = harness.tenant().leases
+        for name in _NAMES:
+            leases.acquire(name, owner="a", ttl_seconds=60)
+        pages = _pages(lambda after: leases.list(after=after, limit=limit))
+        assert [len(page.items) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+        assert [record.resource for record in _joined(pages)] == _NAMES
+
+    def test_an_expired_one_is_listed_as_such_and_a_free_one_is_not(self, harness: Harness) -> None:
+        leases = harness.tenant().leases
+        leases.acquire("expired", owner="a", ttl_seconds=60)
+        leases.release(leases.acquire("released", owner="a", ttl_seconds=60).fence)
+        leases.acquire("revoked", owner="a", ttl_seconds=60)
+        leases.revoke("revoked")
+        leases.acquire("valid", owner="a", ttl_seconds=600)
+        harness.advance(61)
+        listed = leases.list()
+        assert [(record.resource, record.expired) for record in listed.items] == [("expired", True), ("valid", False)]
+
+    def test_a_page_bounds_the_rows_that_are_looked_at(self, harness: Harness) -> None:
+        leases = harness.tenant().leases
+        for number in range(7):
+            lease = leases.acquire(f"r{number}", owner="a", ttl_seconds=60)
+            if number != 5:
+                leases.release(lease.fence)
+        pages = _pages(lambda after: leases.list(after=after, limit=3))
+        assert [([record.resource for record in page.items], page.after) for page in pages] == [
+            ([], "r2"),
+            (["r5"], "r5"),
+            ([], None),
+        ]
+
+    def test_what_a_page_cannot_be_is_refused(self, harness: Harness) -> None:
+        for field, value in (("limit", 0), ("limit", 1_001), ("limit", True), ("after", ""), ("after", "x" * 256)):
+            options: dict[str, Any] = {field: value}
+            with pytest.raises(InvalidInputError) as refused:
+                harness.tenant().leases.list(**options)
             assert refused.value.field == field
 
 

@@ -18,7 +18,7 @@ import structlog
 from nl2state.errors import FencingRejectedError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from nl2state.leases import Fence, Lease, LeaseStore
+    from nl2state.leases import Fence, Lease, LeaseStore, Metadata
     from nl2state.store import Tenant, Transaction
 
 __all__ = ["Heartbeat", "Held", "hold", "note_failure"]
@@ -188,6 +188,7 @@ def hold(
     owner: str,
     ttl_seconds: float,
     wait_seconds: float,
+    metadata: Metadata | None = None,
 ) -> Iterator[Held]:
     """Hold a lease for a block, and release it when the block ends.
 
@@ -195,7 +196,9 @@ def hold(
     raised, FencingRejectedError where the lease had been lost before the end; when the block raises too, that is
     raised, with a note that says how the release failed.
     """
-    lease = tenant.leases.acquire(resource, owner=owner, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
+    lease = tenant.leases.acquire(
+        resource, owner=owner, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds, metadata=metadata
+    )
     held = Held(tenant, lease, heartbeat, renewals)
     heartbeat.keep(held)
     try:

@@ -18,14 +18,14 @@ WITH busy AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL),
      t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
         (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token)
-INSERT INTO {schema}.leases AS l (scope, resource, owner, token, turn, ttl_seconds, write_id, acquired_at, expires_at)
-SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :write_id, t.at, t.until
+INSERT INTO {schema}.leases AS l (scope, resource, owner, token, turn, ttl_seconds, metadata, write_id, acquired_at, expires_at)
+SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :metadata, :write_id, t.at, t.until
   FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
 ON CONFLICT (scope, resource) DO UPDATE
    SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token), ttl_seconds = excluded.ttl_seconds,
-       metadata = NULL, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+       metadata = excluded.metadata, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
  WHERE l.owner IS NULL
-RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
+RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: take_over_lease
 -- Grants a lease whose holder let it expire, once that holder's open writes have ended. Returns: one row or none.
@@ -35,15 +35,25 @@ WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
         (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
 UPDATE {schema}.leases l
    SET owner = :owner, turn = :write_id, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
-       metadata = NULL, write_id = :write_id, acquired_at = t.at, expires_at = t.until
+       metadata = :metadata, write_id = :write_id, acquired_at = t.at, expires_at = t.until
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
-RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
+RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: inspect_lease
 -- Who holds a lease, and for how many seconds yet (none or fewer: it expired). Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
-SELECT l.owner, extract(epoch FROM l.expires_at - t.at)::double precision
+SELECT l.owner, l.token, l.acquired_at, l.expires_at, extract(epoch FROM l.expires_at - t.at)::double precision, l.metadata
   FROM {schema}.leases l, t WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL;
+
+-- name: list_leases
+-- The next so many leases of a scope in the order of their resources, and one more, as inspect_lease tells of each; a free
+-- one has no owner. That is a column and no condition: a condition would let a page read on. Returns: many rows.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT l.resource, l.owner, l.token, l.acquired_at, l.expires_at,
+       extract(epoch FROM l.expires_at - (SELECT at FROM t))::double precision, l.metadata
+  FROM {schema}.leases l
+ WHERE l.scope = :scope AND l.resource > :after
+ ORDER BY l.resource LIMIT :page_size + 1;
 
 -- name: renew_lease
 -- Moves the deadline of a valid lease, never back, by a given TTL or its own. Returns: one row or none.
@@ -51,14 +61,14 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => co
         FROM {schema}.leases WHERE scope = :scope AND resource = :resource))) AS until)
 UPDATE {schema}.leases l SET expires_at = greatest(l.expires_at, t.until) FROM t
  WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > t.at
-RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
+RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: release_lease
 -- Frees a lease that is still this grant's, expired or not, once its open writes have ended. Returns: one row or none.
 WITH mine AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner = :owner AND token = :token FOR UPDATE),
      t AS MATERIALIZED (SELECT mine.token, {clock} AS at FROM mine)
-UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, write_id = :write_id, expires_at = t.at
+UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, metadata = NULL, write_id = :write_id, expires_at = t.at
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token;
 
@@ -76,7 +86,7 @@ RETURNING l.token;
 WITH theirs AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND (:token IS NULL OR token = :token) FOR UPDATE),
      t AS MATERIALIZED (SELECT theirs.token, {clock} AS at FROM theirs)
-UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, write_id = :write_id, expires_at = t.at
+UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, metadata = NULL, write_id = :write_id, expires_at = t.at
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token;
 

@@ -64,7 +64,9 @@ def test_calls_of_states_take_one_round_trip(counted: Counted) -> None:
 def test_calls_of_leases_take_one_round_trip(counted: Counted) -> None:
     leases = counted.tenant.leases
     fences = [leases.acquire(f"released {n}", owner="a", ttl_seconds=60).fence for n in range(_WARM_UPS)]
-    assert counted.trips(lambda n: leases.acquire(f"new {n}", owner="a", ttl_seconds=60)) == 1
+    assert counted.trips(lambda n: leases.acquire(f"new {n}", owner="a", ttl_seconds=60, metadata={"n": n})) == 1
+    assert counted.trips(lambda n: leases.inspect(f"new {n}")) == 1
+    assert counted.trips(lambda n: leases.list(limit=1 + n)) == 1
     assert counted.trips(lambda n: leases.renew(fences[n])) == 1
     assert counted.trips(lambda n: leases.release(fences[n])) == 1
     assert counted.trips(lambda n: leases.acquire(f"released {n}", owner="b", ttl_seconds=60)) == 1
