@@ -11,27 +11,36 @@ from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict
 from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence
 from nl2state.limits import Limits
+from nl2state.pages import PAGE_SIZE, Page
 from nl2state.payload import Value, fingerprint, fingerprint_bytes
 
 __all__ = [
+    "NO_OUTCOME",
     "NO_REQUEST",
     "Attempt",
     "IdempotencyRecord",
     "IdempotencyStore",
+    "NoOutcome",
     "NoRequest",
     "Reservation",
     "ReserveOptions",
+    "outcome_digest",
     "reservation_digest",
 ]
 
 
 class _Word(Enum):
     NO_REQUEST = "no request"
+    NO_OUTCOME = "no outcome"
 
 
 NoRequest: TypeAlias = Literal[_Word.NO_REQUEST]
 NO_REQUEST: Final = _Word.NO_REQUEST
 """No request was given: None is a request like any other."""
+
+NoOutcome: TypeAlias = Literal[_Word.NO_OUTCOME]
+NO_OUTCOME: Final = _Word.NO_OUTCOME
+"""No outcome was given: None is an outcome like any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +53,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What came of a reservation: an attempt to make, or the outcome of one that was completed."""
+    """What came of a reservation: an attempt to make, or the outcome of one that was completed.
+
+    `outcome_fingerprint` is there where the attempt was completed with that alone; then there is no `outcome`.
+    """
 
     completed: bool
     _attempt: Attempt | None
     _outcome: Value
+    outcome_fingerprint: str | None = None
 
     @property
     def attempt(self) -> Attempt:
@@ -59,9 +72,11 @@ class Reservation:
 
     @property
     def outcome(self) -> Value:
-        """The completed attempt's outcome; None is one like any other. Raises UsageError where there is none yet."""
+        """The completed attempt's outcome; None is one like any other. Raises UsageError where none was kept, or yet."""
         if not self.completed:
             raise UsageError("the key is not completed: there is an attempt, and no outcome")
+        if self.outcome_fingerprint is not None:
+            raise UsageError("the key was completed with its outcome's fingerprint, and the outcome was not kept")
         return self._outcome
 
 
@@ -69,7 +84,8 @@ class Reservation:
 class IdempotencyRecord:
     """A key as it stands.
 
-    Until it is completed, `completed_at` and `outcome` are None, and `claim_until` is when its attempt ends.
+    Until it is completed, `completed_at` and `outcome` are None, and `claim_until` is when its attempt ends. Where it
+    was completed with the outcome's fingerprint alone, that is `outcome_fingerprint`, and `outcome` is None.
     """
 
     attempt: Attempt
@@ -78,6 +94,7 @@ class IdempotencyRecord:
     claim_until: datetime
     completed_at: datetime | None
     outcome: Value
+    outcome_fingerprint: str | None
     expires_at: datetime
 
 
@@ -124,10 +141,27 @@ class IdempotencyStore(Protocol):
         """
         ...
 
-    def complete(self, attempt: Attempt, outcome: Value, *, fence: Fence | None = None) -> None:
+    def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
+        """Let an attempt last its own TTL, or another, from now, and return when it ends. That never moves back.
+
+        It can be sent twice. Raises FencingRejectedError where the attempt was superseded, completed or ended, or ran
+        out, though nobody superseded it yet: nothing is made anew. Raises UsageError in a transaction.
+        """
+        ...
+
+    def complete(
+        self,
+        attempt: Attempt,
+        outcome: Value | NoOutcome = NO_OUTCOME,
+        *,
+        outcome_fingerprint: str | None = None,
+        fence: Fence | None = None,
+    ) -> None:
         """Keep the outcome of an attempt, guarded by a fence where one is given.
 
-        Raises FencingRejectedError where the attempt was superseded or ended, or the fence's lease was lost.
+        Where the outcome is large or secret, its fingerprint (`sha256:` and 64 hexadecimal digits) is kept instead of
+        it: later reservations are told that. Raises FencingRejectedError where the attempt was superseded or ended, or
+        the fence's lease was lost; InvalidInputError unless there is either an outcome or its fingerprint.
         """
         ...
 
@@ -137,6 +171,16 @@ class IdempotencyStore(Protocol):
 
     def get(self, key: str) -> IdempotencyRecord | None:
         """Return the key as it stands, or None where it is not reserved or has expired."""
+        ...
+
+    def list(
+        self, *, record_id: str | None = None, after: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[IdempotencyRecord]:
+        """Return a page of what `get` says of each key, in their order, from after the key `after` on.
+
+        `record_id` takes those that are bound to that record, and looks at others too: see Page. `limit` is at most the
+        limits' `page_size_max`.
+        """
         ...
 
     def forget(self, key: str) -> bool:
@@ -158,3 +202,15 @@ def reservation_digest(
         request_fingerprint = fingerprint(request, limits)
     digest = fingerprint_bytes(request_fingerprint or "", field="request_fingerprint")
     return digest if record_id is None else hashlib.sha256(digest + record_id.encode()).digest()
+
+
+def outcome_digest(outcome: Value | NoOutcome, outcome_fingerprint: str | None) -> bytes | None:
+    """Return the 32 bytes of the fingerprint that is kept instead of an outcome; None where that is. For backends.
+
+    Raises InvalidInputError unless there is either an outcome or its fingerprint.
+    """
+    if (outcome is NO_OUTCOME) is (outcome_fingerprint is None):
+        raise InvalidInputError("an outcome or its fingerprint is needed, and not both", field="outcome")
+    if outcome_fingerprint is None:
+        return None
+    return fingerprint_bytes(outcome_fingerprint, field="outcome_fingerprint")

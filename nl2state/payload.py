@@ -12,7 +12,17 @@ from typing import TypeAlias, cast
 from nl2state.errors import CorruptError, InvalidInputError, PayloadError
 from nl2state.limits import Limits
 
-__all__ = ["Encoding", "Json", "Payload", "Value", "decode", "encode", "fingerprint", "fingerprint_bytes"]
+__all__ = [
+    "Encoding",
+    "Json",
+    "Payload",
+    "Value",
+    "decode",
+    "encode",
+    "fingerprint",
+    "fingerprint_bytes",
+    "fingerprint_text",
+]
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Value: TypeAlias = "Json | bytes"
@@ -86,7 +96,7 @@ def fingerprint(value: Value, limits: Limits | None = None, *, field: str = "req
     else:
         _walk(value, limits, field, frozenset(), 1)
         digest = hashlib.sha256(b"json:" + _canonical(value, field))
-    return _FINGERPRINT_PREFIX + digest.hexdigest()
+    return fingerprint_text(digest.digest())
 
 
 def fingerprint_bytes(text: str, *, field: str) -> bytes:
@@ -95,6 +105,11 @@ def fingerprint_bytes(text: str, *, field: str) -> bytes:
     if digits == text or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
         raise InvalidInputError(f"{field} must be 'sha256:' and 64 lower-case hexadecimal digits", field=field)
     return bytes.fromhex(digits)
+
+
+def fingerprint_text(digest: bytes) -> str:
+    """Return the fingerprint of 32 bytes: `sha256:` and 64 hexadecimal digits."""
+    return _FINGERPRINT_PREFIX + digest.hex()
 
 
 def _canonical(value: Value, field: str) -> bytes:

@@ -24,7 +24,7 @@ class Transaction(Protocol):
 
     A refusal (conflict, fencing, not found) leaves it usable; any other error of the store poisons it: every later call
     raises UsageError, and it is rolled back. Leases can only be released in it, or looked at: to acquire, renew, revoke
-    or reserve raises UsageError.
+    or reserve, and to renew an attempt, raises UsageError.
     """
 
     @property

@@ -8,15 +8,19 @@ from uuid import UUID
 
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
 from nl2state.idempotency import (
+    NO_OUTCOME,
     NO_REQUEST,
     Attempt,
     IdempotencyRecord,
     IdempotencyStore,
+    NoOutcome,
     NoRequest,
     Reservation,
+    outcome_digest,
     reservation_digest,
 )
 from nl2state.leases import Fence
+from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, encode
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
@@ -62,18 +66,45 @@ class MemoryIdempotency(IdempotencyStore):
                 return reserved
             waiting.pause_or_raise(reserved)
 
-    def complete(self, attempt: Attempt, outcome: Value, *, fence: Fence | None = None) -> None:
+    def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
+        """Let an attempt last its own TTL, or another, from now, and return when it ends."""
+        binding, keys, clock = self._binding, self._database.keys, self._database.clock
+        binding.refuse_in_transaction("renew")  # one that is rolled back would have told a deadline that is not
+        binding.checked_attempt(attempt)
+        if ttl_seconds is not None:
+            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        name = binding.name(attempt.key)
+        with binding.session.call() as unit:
+            row = unit.lock(
+                keys, name, Strength.NO_KEY_UPDATE, lambda row: row.is_attempt(attempt.number, clock(), claimed=True)
+            )
+            if row is None:
+                raise FencingRejectedError("the attempt was superseded, or has ended")
+            until = clock() + timedelta(seconds=row.attempt_ttl_seconds if ttl_seconds is None else ttl_seconds)
+            until = max(row.claim_until, until)  # never back: a client was told the later one
+            unit.write(keys, name, replace(row, claim_until=until, expires_at=max(row.expires_at, until)))
+        return until
+
+    def complete(
+        self,
+        attempt: Attempt,
+        outcome: Value | NoOutcome = NO_OUTCOME,
+        *,
+        outcome_fingerprint: str | None = None,
+        fence: Fence | None = None,
+    ) -> None:
         """Keep the outcome of an attempt."""
         binding, clock = self._binding, self._database.clock
         fence = binding.fence_of(fence)
-        payload = encode(outcome, binding.limits, field="outcome")
+        digest = outcome_digest(outcome, outcome_fingerprint)
+        payload = None if outcome is NO_OUTCOME else encode(outcome, binding.limits, field="outcome")
         binding.checked_attempt(attempt)
         with binding.session.call() as unit:
             guard(unit, binding, fence)
             row = self._lock(unit, attempt)
             at = clock()
             expires_at = at + timedelta(seconds=row.result_ttl_seconds)  # the result's life begins now
-            row = replace(row, completed_at=at, outcome=payload, expires_at=expires_at)
+            row = replace(row, completed_at=at, outcome=payload, outcome_fingerprint=digest, expires_at=expires_at)
             unit.write(self._database.keys, binding.name(attempt.key), row)
 
     def abandon(self, attempt: Attempt) -> None:
@@ -93,6 +124,22 @@ class MemoryIdempotency(IdempotencyStore):
                 row = None
         return None if row is None else rows.idempotency_record(key, row)
 
+    def list(
+        self, *, record_id: str | None = None, after: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[IdempotencyRecord]:
+        """Return a page of what `get` says of each key, in their order."""
+        binding = self._binding
+        span = binding.span(after=after, limit=limit)
+        binding.optional_id("record_id", record_id)
+        with binding.session.call() as unit:
+            scanned, at = self._database.keys.scan(unit, binding.scope, span), self._database.clock()
+
+        def listed(key: str, row: KeyRow) -> IdempotencyRecord | None:
+            matches = row.expires_at > at and record_id in (None, row.record_id)
+            return rows.idempotency_record(key, row) if matches else None
+
+        return page_of(scanned, limit, listed)
+
     def forget(self, key: str) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete."""
         keys, clock = self._database.keys, self._database.clock
@@ -101,7 +148,7 @@ class MemoryIdempotency(IdempotencyStore):
             row = unit.lock(keys, name, Strength.NO_KEY_UPDATE, lambda row: row.expires_at > clock())
             if row is not None:
                 at = clock()
-                unit.write(keys, name, replace(row, completed_at=None, outcome=None, claim_until=at, expires_at=at))
+                unit.write(keys, name, row.emptied(at))
         return row is not None
 
     def _reserve(
@@ -126,6 +173,7 @@ class MemoryIdempotency(IdempotencyStore):
                 fingerprint=request,
                 record_id=record_id,
                 attempt=number,
+                attempt_ttl_seconds=attempt_ttl_seconds,
                 result_ttl_seconds=result_ttl_seconds,
                 reserved_at=at,
                 claim_until=at + timedelta(seconds=attempt_ttl_seconds),
@@ -156,7 +204,7 @@ def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation |
     if row.fingerprint != request:
         raise KeyConflictError("the key is another request's")
     if row.completed_at is not None:
-        return Reservation(True, None, rows.outcome(row))
+        return Reservation(True, None, rows.outcome(row), rows.outcome_fingerprint(row))
     remaining = max(0.0, (row.claim_until - at).total_seconds())
     return AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nl2state.idempotency import Attempt, IdempotencyRecord
 from nl2state.leases import Fence, Lease, LeaseRecord, deadline, decode_metadata
-from nl2state.payload import Payload, Value, decode
+from nl2state.payload import Payload, Value, decode, fingerprint_text
 from nl2state.states import StateRecord
 
-__all__ = ["KeyRow", "LeaseRow", "StateRow", "idempotency_record", "lease", "lease_record", "outcome", "state_record"]
+__all__ = [
+    "KeyRow",
+    "LeaseRow",
+    "StateRow",
+    "idempotency_record",
+    "lease",
+    "lease_record",
+    "outcome",
+    "outcome_fingerprint",
+    "state_record",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +70,27 @@ class KeyRow:
     """Of the request, and of the record where the key is bound to one."""
     record_id: str | None
     attempt: int
+    attempt_ttl_seconds: float
     result_ttl_seconds: float
     reserved_at: datetime
     claim_until: datetime
     expires_at: datetime
     completed_at: datetime | None = None
     outcome: Payload | None = None
+    """None: none yet, or its fingerprint alone."""
+    outcome_fingerprint: bytes | None = None
 
-    def is_attempt(self, number: int, at: datetime) -> bool:
-        """Whether this attempt can still be completed: though it ran out, as long as no other followed."""
-        return self.attempt == number and self.completed_at is None and self.expires_at > at
+    def is_attempt(self, number: int, at: datetime, *, claimed: bool = False) -> bool:
+        """Whether this attempt can still be completed: though it ran out, as long as no other followed.
+
+        With `claimed`, also that it did not run out.
+        """
+        ends_at = self.claim_until if claimed else self.expires_at
+        return self.attempt == number and self.completed_at is None and ends_at > at
+
+    def emptied(self, at: datetime) -> KeyRow:
+        """Return what is left of a key that is forgotten."""
+        return replace(self, completed_at=None, outcome=None, outcome_fingerprint=None, claim_until=at, expires_at=at)
 
     def is_free(self, fingerprint: bytes, at: datetime) -> bool:
         """Whether the key can be reserved anew: it expired, or its attempt ran out and the request is the same."""
@@ -129,6 +150,11 @@ def outcome(row: KeyRow) -> Value:
     return None if row.outcome is None else decode(row.outcome)
 
 
+def outcome_fingerprint(row: KeyRow) -> str | None:
+    """Return the fingerprint that was kept instead of a key's outcome; None where none was."""
+    return None if row.outcome_fingerprint is None else fingerprint_text(row.outcome_fingerprint)
+
+
 def idempotency_record(key: str, row: KeyRow) -> IdempotencyRecord:
     """Return a key as it stands."""
     return IdempotencyRecord(
@@ -138,5 +164,6 @@ def idempotency_record(key: str, row: KeyRow) -> IdempotencyRecord:
         claim_until=row.claim_until,
         completed_at=row.completed_at,
         outcome=outcome(row),
+        outcome_fingerprint=outcome_fingerprint(row),
         expires_at=row.expires_at,
     )

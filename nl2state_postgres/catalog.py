@@ -45,6 +45,7 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "name": "text",
     "outcome": "bytea",
     "outcome_encoding": "smallint",
+    "outcome_fingerprint": "bytea",
     "outcome_format": "smallint",
     "owner": "text",
     "page_size": "bigint",

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Final
+
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
 from nl2state.idempotency import (
+    NO_OUTCOME,
     NO_REQUEST,
     Attempt,
     IdempotencyRecord,
     IdempotencyStore,
+    NoOutcome,
     NoRequest,
     Reservation,
+    outcome_digest,
     reservation_digest,
 )
 from nl2state.leases import Fence
+from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresIdempotency"]
+
+
+_NO_OUTCOME: Final = {"outcome": None, "outcome_encoding": None, "outcome_format": None}
 
 
 class PostgresIdempotency(IdempotencyStore):
@@ -59,16 +69,37 @@ class PostgresIdempotency(IdempotencyStore):
             if mine:
                 return Reservation(False, Attempt(key, attempt), None)
             if completed_at is not None:
-                return Reservation(True, None, rows.outcome(*kept))
+                return Reservation(True, None, *rows.outcome(*kept))
             remaining = max(0.0, (claim_until - at).total_seconds())
             waiting.sleep_or_raise(AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining))
 
-    def complete(self, attempt: Attempt, outcome: Value, *, fence: Fence | None = None) -> None:
+    def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
+        """Let an attempt last its own TTL, or another, from now, and return when it ends."""
+        binding = self._binding
+        binding.refuse_in_transaction("renew")  # one that is rolled back would have told a deadline that is not
+        checked = self._checked(attempt)
+        if ttl_seconds is not None:
+            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        row = binding.row("renew_key", ttl_seconds=ttl_seconds, **checked)
+        if row is None:
+            raise FencingRejectedError("the attempt was superseded, or has ended")
+        claim_until: datetime = row[0]
+        return claim_until
+
+    def complete(
+        self,
+        attempt: Attempt,
+        outcome: Value | NoOutcome = NO_OUTCOME,
+        *,
+        outcome_fingerprint: str | None = None,
+        fence: Fence | None = None,
+    ) -> None:
         """Keep the outcome of an attempt."""
         binding = self._binding
         fence = binding.fence_of(fence)
-        columns = binding.payload("outcome", outcome)
-        row = binding.write("complete_key", fence, **self._checked(attempt), **columns)
+        digest = outcome_digest(outcome, outcome_fingerprint)
+        columns = _NO_OUTCOME if outcome is NO_OUTCOME else binding.payload("outcome", outcome)
+        row = binding.write("complete_key", fence, outcome_fingerprint=digest, **self._checked(attempt), **columns)
         if row is None:
             binding.require_fence(fence)
             raise FencingRejectedError("the attempt was superseded, or has ended")
@@ -82,6 +113,15 @@ class PostgresIdempotency(IdempotencyStore):
         """Return the key as it stands, or None where it is not reserved or has expired."""
         row = self._binding.row("get_key", key=self._binding.id("key", key))
         return None if row is None else rows.idempotency_record(key, row)
+
+    def list(
+        self, *, record_id: str | None = None, after: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[IdempotencyRecord]:
+        """Return a page of what `get` says of each key, in their order."""
+        span = self._binding.span(after=after, limit=limit)
+        self._binding.optional_id("record_id", record_id)
+        scanned = self._binding.rows("list_keys", record_id=record_id, after=span.after, page_size=span.limit)
+        return page_of(scanned, limit, rows.listed_key)
 
     def forget(self, key: str) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete."""

@@ -7,10 +7,19 @@ from typing import Any, TypeAlias
 from nl2state.errors import CorruptError
 from nl2state.idempotency import Attempt, IdempotencyRecord
 from nl2state.leases import Fence, Lease, LeaseRecord, deadline, decode_metadata
-from nl2state.payload import Encoding, Payload, Value, decode
+from nl2state.payload import Encoding, Payload, Value, decode, fingerprint_text
 from nl2state.states import StateRecord
 
-__all__ = ["idempotency_record", "lease", "lease_record", "listed_state", "outcome", "state_record", "state_value"]
+__all__ = [
+    "idempotency_record",
+    "lease",
+    "lease_record",
+    "listed_key",
+    "listed_state",
+    "outcome",
+    "state_record",
+    "state_value",
+]
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -75,23 +84,33 @@ def lease_record(resource: str, *row: Any) -> LeaseRecord | None:
     )
 
 
-def outcome(data: bytes | None, encoding: int | None, form: int | None) -> Value:
-    """Decode an outcome; None where the key has none."""
-    return None if data is None else _value(data, encoding, form)
+def outcome(
+    data: bytes | None, encoding: int | None, form: int | None, fingerprint: bytes | None
+) -> tuple[Value, str | None]:
+    """Decode an outcome, None where the key has none, and the fingerprint that was kept instead, where one was."""
+    value = None if data is None else _value(data, encoding, form)
+    return value, None if fingerprint is None else fingerprint_text(fingerprint)
 
 
 def idempotency_record(key: str, row: Row) -> IdempotencyRecord:
     """Decode a key."""
     attempt, record_id, reserved_at, claim_until, completed_at, expires_at, *kept = row
+    value, fingerprint = outcome(*kept)
     return IdempotencyRecord(
         attempt=Attempt(key, attempt),
         record_id=record_id,
         reserved_at=reserved_at,
         claim_until=claim_until,
         completed_at=completed_at,
-        outcome=outcome(*kept),
+        outcome=value,
+        outcome_fingerprint=fingerprint,
         expires_at=expires_at,
     )
+
+
+def listed_key(key: str, listed: bool, *row: Any) -> IdempotencyRecord | None:
+    """Decode a row of `list_keys`; None for one that does not match."""
+    return idempotency_record(key, row) if listed else None
 
 
 def _value(data: bytes, encoding: int | None, form: int | None) -> Value:

@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 import pytest
 
 from nl2state.errors import InvalidInputError
+from nl2state.idempotency import Reservation
 from nl2state.pages import Page
+from nl2state.payload import fingerprint
+from nl2state.store import Tenant
 from nl2state.testing.harness import Harness
 
-__all__ = ["TestPagesOfLeases", "TestPagesOfStates"]
+__all__ = ["TestPagesOfKeys", "TestPagesOfLeases", "TestPagesOfStates"]
 
 T = TypeVar("T")
 
@@ -203,6 +206,66 @@ class TestPagesOfLeases:
             with pytest.raises(InvalidInputError) as refused:
                 harness.tenant().leases.list(**options)
             assert refused.value.field == field
+
+
+class TestPagesOfKeys:
+    """P11 and P1: the idempotency keys of a scope, in pages."""
+
+    def test_keys_are_listed_in_their_order_as_they_stand(self, harness: Harness) -> None:
+        keys = harness.tenant().idempotency
+        for name in reversed(_NAMES):
+            _reserve(harness.tenant(), name)
+        keys.complete(_reserve(harness.tenant(), "completed").attempt, {"charge": "ch_1"})
+        keys.complete(_reserve(harness.tenant(), "told").attempt, outcome_fingerprint=fingerprint("told"))
+        _reserve(harness.tenant("other"), "a0")
+        page = harness.tenant(client=1).idempotency.list()
+        assert [record.attempt.key for record in page.items] == sorted([*_NAMES, "completed", "told"])
+        assert page.after is None
+        assert page.items == tuple(keys.get(record.attempt.key) for record in page.items)
+        assert harness.tenant("nobody").idempotency.list() == Page((), None)
+
+    @pytest.mark.parametrize("limit", [1, 3, len(_NAMES)])
+    def test_pages_follow_one_another_without_a_gap_or_a_repetition(self, harness: Harness, limit: int) -> None:
+        for name in _NAMES:
+            _reserve(harness.tenant(), name)
+        pages = _pages(lambda after: harness.tenant().idempotency.list(after=after, limit=limit))
+        assert [len(page.items) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+        assert [record.attempt.key for record in _joined(pages)] == _NAMES
+
+    def test_what_expired_or_was_dropped_is_absent(self, harness: Harness) -> None:
+        keys = harness.tenant().idempotency
+        _reserve(harness.tenant(), "expired")
+        keys.abandon(_reserve(harness.tenant(), "abandoned").attempt)
+        _reserve(harness.tenant(), "forgotten")
+        keys.forget("forgotten")
+        _reserve(harness.tenant(), "ran out", result_ttl_seconds=600)
+        harness.advance(61)
+        assert [record.attempt.key for record in keys.list().items] == ["ran out"]
+
+    def test_a_record_s_keys_are_found_within_the_bound_of_a_page(self, harness: Harness) -> None:
+        for number in range(7):
+            _reserve(harness.tenant(), f"k{number}", record_id="order-1" if number == 5 else None)
+        _reserve(harness.tenant(), "k7", record_id="order-2")
+        keys = harness.tenant().idempotency
+        pages = _pages(lambda after: keys.list(record_id="order-1", after=after, limit=3))
+        assert [([record.attempt.key for record in page.items], page.after) for page in pages] == [
+            ([], "k2"),
+            (["k5"], "k5"),
+            ([], None),
+        ]
+
+    def test_what_a_page_cannot_be_is_refused(self, harness: Harness) -> None:
+        for field, value in (("limit", 0), ("limit", 1_001), ("after", ""), ("after", "x" * 256), ("record_id", "")):
+            options: dict[str, Any] = {field: value}
+            with pytest.raises(InvalidInputError) as refused:
+                harness.tenant().idempotency.list(**options)
+            assert refused.value.field == field
+
+
+def _reserve(tenant: Tenant, key: str, *, record_id: str | None = None, result_ttl_seconds: float = 60) -> Reservation:
+    return tenant.idempotency.reserve(
+        key, request=None, record_id=record_id, result_ttl_seconds=result_ttl_seconds, attempt_ttl_seconds=60
+    )
 
 
 def _pages(call: Callable[[str | None], Page[T]]) -> list[Page[T]]:

@@ -21,7 +21,7 @@ def run_once(tenant: Tenant, key: str, work: Callable[[Attempt], Value], **optio
     For work whose effect is outside the database: where a process dies between the effect and its completion, the next
     attempt does it again, so hand the key on to whoever does it. When `work` raises, the attempt is abandoned, so that
     a retry runs at once, and what it raised is raised. The options are IdempotencyStore.reserve's; the other errors are
-    those of `reserve` and `complete`.
+    those of `reserve` and `complete`, and UsageError for a key that was completed with a fingerprint alone.
     """
     reservation = tenant.idempotency.reserve(key, **options)
     if reservation.completed:

@@ -11,7 +11,7 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :a
         (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_attempt),
      seen AS MATERIALIZED (SELECT k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine,
                k.fingerprint = :fingerprint AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
-               k.outcome_format
+               k.outcome_format, k.outcome_fingerprint
           FROM {schema}.keys k, t
          WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
            AND (k.completed_at IS NOT NULL OR k.claim_until > t.at OR k.fingerprint <> :fingerprint)),
@@ -50,16 +50,28 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :a
                expires_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
                  THEN excluded.expires_at ELSE k.expires_at END
         RETURNING k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine, k.fingerprint = :fingerprint AS same,
-                  k.completed_at, k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format)
+                  k.completed_at, k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format,
+                  k.outcome_fingerprint)
 SELECT k.*, t.at FROM t, (SELECT * FROM seen UNION ALL SELECT * FROM new) k;
 
+-- name: renew_key
+-- Moves the end of an attempt that has not run out, never back, by a given TTL or its own; the key does not expire before it.
+-- The ticket of its reservation (write_id) stays. Returns: one row or none.
+WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => coalesce(:ttl_seconds, (SELECT attempt_ttl_seconds
+        FROM {schema}.keys WHERE scope = :scope AND key = :key))) AS until)
+UPDATE {schema}.keys k
+   SET claim_until = greatest(k.claim_until, t.until), expires_at = greatest(k.expires_at, t.until)
+  FROM t
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.claim_until > t.at
+RETURNING k.claim_until;
+
 -- name: complete_key
--- Keeps the outcome of an attempt that was not superseded, for its TTL from now. Returns: one row or none.
+-- Keeps the outcome of an attempt that was not superseded, or its fingerprint, for its TTL from now. Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => k.result_ttl_seconds) AS until
           FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
 UPDATE {schema}.keys k
    SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
-       write_id = :write_id, expires_at = t.until
+       outcome_fingerprint = :outcome_fingerprint, write_id = :write_id, expires_at = t.until
   FROM t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
@@ -73,7 +85,7 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
           FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
 UPDATE {schema}.keys k
    SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
-       write_id = :write_id, expires_at = t.until
+       outcome_fingerprint = :outcome_fingerprint, write_id = :write_id, expires_at = t.until
   FROM held, t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
@@ -98,8 +110,21 @@ RETURNING k.attempt;
 -- A key that is not expired. Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT k.attempt, k.record_id, k.reserved_at, k.claim_until, k.completed_at, k.expires_at, k.outcome, k.outcome_encoding,
-       k.outcome_format
+       k.outcome_format, k.outcome_fingerprint
   FROM {schema}.keys k, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at;
+
+-- name: list_keys
+-- The next so many keys of a scope in their order, and one more; and whether each is not expired, and bound to that record.
+-- Whether it matches is a column and no condition: a condition would let a page read on. Returns: many rows.
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+SELECT l.key, l.listed, l.attempt, l.record_id, l.reserved_at, l.claim_until, l.completed_at, l.expires_at,
+       CASE WHEN l.listed THEN l.outcome END, l.outcome_encoding, l.outcome_format, l.outcome_fingerprint
+  FROM (SELECT k.*, k.expires_at > (SELECT at FROM t) AND (:record_id IS NULL OR coalesce(k.record_id = :record_id, false))
+               AS listed
+          FROM {schema}.keys k
+         WHERE k.scope = :scope AND k.key > :after
+         ORDER BY k.key LIMIT :page_size + 1) l
+ ORDER BY l.key;
 
 -- name: sweep_keys
 -- Removes keys of one scope that expired that long ago. Returns: a count.

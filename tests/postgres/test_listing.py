@@ -22,14 +22,21 @@ _FILL = {
     " payload_encoding, payload_format, write_id, created_at, updated_at)"
     " SELECT %(scope)s, 'order-' || n, 1, 'created', false, 1, '1', 1, 1, %(scope)s, now(), now()"
     " FROM generate_series(1, %(rows)s) n",
+    "keys": "INSERT INTO {s}.keys (scope, key, fingerprint, attempt, write_id, attempt_ttl_seconds, result_ttl_seconds,"
+    " reserved_at, claim_until, expires_at)"
+    " SELECT %(scope)s, 'order-' || n, '', 1, %(scope)s, 1, 1, now(), now(), now() FROM generate_series(1, %(rows)s) n",
     "leases": "INSERT INTO {s}.leases (scope, resource, token, turn, ttl_seconds, write_id, acquired_at, expires_at)"
     " SELECT %(scope)s, 'order-' || n, 1, gen_random_uuid(), 1, %(scope)s, now(), now()"
     " FROM generate_series(1, %(rows)s) n",
 }
 
 
-_TABLES = {"list_states": "states", "list_state_ids": "states", "list_leases": "leases"}
-_INDEXES = {"states": {"states_pkey"}, "leases": {"leases_pkey", "leases_turn"}}  # either has the order of the names
+_TABLES = {"list_states": "states", "list_state_ids": "states", "list_leases": "leases", "list_keys": "keys"}
+_INDEXES = {
+    "keys": {"keys_pkey"},
+    "states": {"states_pkey"},
+    "leases": {"leases_pkey", "leases_turn"},
+}  # either has the order of the names
 _PLANS = ["custom", "generic", "generic, made on an empty table"]
 
 
@@ -42,6 +49,7 @@ _PLANS = ["custom", "generic", "generic, made on an empty table"]
         ("list_state_ids", None),
         ("list_state_ids", "order-1"),
         ("list_leases", None),
+        ("list_keys", None),
     ],
 )
 def test_a_page_reads_its_limit_and_one_row_more_from_an_index(
@@ -69,7 +77,7 @@ def _plan(
     catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
     span = Binding(scope=_SCOPE, limits=Limits(), monotonic=float).span(after=None, limit=_LIMIT, prefix=prefix)
     values = {"scope": _SCOPE, "after": span.after, "first": span.first, "before": span.before}
-    values |= {"page_size": span.limit, "status": "running"}
+    values |= {"page_size": span.limit, "status": "running", "record_id": "order-1"}
     statement = catalog[name]
     execute = f"EXECUTE listing ({', '.join(_literal(values[parameter]) for parameter in statement.parameters)})"
     connection = Connection.connect(harness.dsn, settings=harness.settings, catalog=catalog)

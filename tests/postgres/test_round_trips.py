@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2state import Reservation, TenantScope
+from nl2state import Reservation, TenantScope, fingerprint
 from nl2state_postgres import PostgresStore, PostgresTenant
 from tests.proxy import Proxy
 from tests.servers import PostgresHarness
@@ -80,7 +80,11 @@ def test_calls_of_idempotency_take_one_round_trip(counted: Counted) -> None:
 
     attempts = [reserve(f"completed {n}").attempt for n in range(_WARM_UPS)]
     assert counted.trips(lambda n: reserve(f"new {n}")) == 1
+    assert counted.trips(lambda n: keys.renew(attempts[n])) == 1
     assert counted.trips(lambda n: keys.complete(attempts[n], n)) == 1
+    told = [reserve(f"told {n}").attempt for n in range(_WARM_UPS)]
+    assert counted.trips(lambda n: keys.complete(told[n], outcome_fingerprint=fingerprint(n))) == 1
+    assert counted.trips(lambda n: keys.list(limit=1 + n)) == 1
     assert counted.trips(lambda n: reserve(f"completed {n}")) == 1
     assert counted.trips(lambda n: keys.get(f"completed {n}")) == 1
     assert counted.trips(lambda n: keys.forget(f"completed {n}")) == 1
