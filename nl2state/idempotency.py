@@ -72,7 +72,7 @@ class Reservation:
 
     @property
     def outcome(self) -> Value:
-        """The completed attempt's outcome; None is one like any other. Raises UsageError where none was kept, or yet."""
+        """The completed attempt's outcome; None is one like any other. Raises UsageError where none is kept."""
         if not self.completed:
             raise UsageError("the key is not completed: there is an attempt, and no outcome")
         if self.outcome_fingerprint is not None:

@@ -63,7 +63,8 @@ def test_a_session_is_set_up(harness: PostgresHarness) -> None:
         store._database._checkout() as connection,
     ):
         names = (
-            "TimeZone, synchronous_commit, enable_seqscan, jit, client_encoding, application_name, statement_timeout"
+            "TimeZone, synchronous_commit, enable_seqscan, enable_bitmapscan, jit, client_encoding, application_name,"
+            " statement_timeout"
         )
         for name in names.split(", "):
             seen[name] = (connection.send(f"SHOW {name}").fetchone() or ("",))[0]
@@ -71,6 +72,7 @@ def test_a_session_is_set_up(harness: PostgresHarness) -> None:
         "TimeZone": "UTC",
         "synchronous_commit": "on",
         "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
         "jit": "off",
         "client_encoding": "UTF8",
         "application_name": harness.schema,
