@@ -330,5 +330,7 @@ def _refused(tenant: Tenant, attempt: Attempt) -> None:
         tenant.idempotency.complete(attempt, "too late")
     with pytest.raises(FencingRejectedError):
         tenant.idempotency.abandon(attempt)
+    with pytest.raises(FencingRejectedError):
+        tenant.idempotency.renew(attempt)
     with tenant.transaction() as tx, pytest.raises(FencingRejectedError):
         tx.idempotency.complete(attempt, "too late")
