@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from nl2state.errors import (
     AlreadyExistsError,
     CorruptError,
     InvalidInputError,
     NotFoundError,
+    PayloadError,
     RevisionConflictError,
     TerminalError,
     TransitionError,
 )
+from nl2state.keys import check_id
 from nl2state.leases import Fence
 from nl2state.limits import checked_integer
 from nl2state.payload import Value
@@ -38,6 +43,8 @@ __all__ = [
     "Ttl",
     "refuse_creation",
 ]
+
+_STATUS_BYTES_MAX = 64
 
 V = TypeVar("V")
 M = TypeVar("M")
@@ -96,6 +103,8 @@ class Lifecycle:
     _sources: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        for status in self.statuses:
+            check_id("statuses", status, _STATUS_BYTES_MAX)
         named = {self.initial} | self.terminal
         for status, following in (self.transitions or {}).items():
             named |= {status} | following
@@ -112,7 +121,7 @@ class Lifecycle:
 
     def check(self, status: str) -> str:
         """Return the status if it is one of this lifecycle's. Raises InvalidInputError."""
-        if status not in self.statuses:
+        if not isinstance(status, str) or status not in self.statuses:
             raise InvalidInputError("status is not one of the lifecycle's", field="status")
         return status
 
@@ -368,14 +377,17 @@ class StateView(Generic[M]):
         return self._states.delete(record_id, expected_revision=expected_revision, fence=fence)
 
     def _dump(self, value: M) -> Value:
-        dumped: Value = self._adapter.dump_python(value, mode="json")
-        return dumped
+        """Return what is stored of a value, once it is seen that it can be read back."""
+        with warnings.catch_warnings(), suppress(ValueError, TypeError):  # which quote the value, so nothing is chained
+            warnings.simplefilter("error")
+            dumped: Value = json.loads(self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error"))
+            self._adapter.validate_json(json.dumps(dumped))
+            return dumped
+        raise PayloadError("value is not of the view's model, or cannot be read back as one", field="value")
 
     def _load(self, value: Value) -> M:
-        try:
-            return self._adapter.validate_python(value)
-        except ValidationError:  # it quotes the value, so it may not be chained
-            pass
+        with suppress(ValueError, TypeError):  # as above
+            return self._adapter.validate_json(json.dumps(value))
         raise CorruptError("a stored value is not of the view's model")
 
 

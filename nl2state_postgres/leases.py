@@ -28,22 +28,22 @@ class PostgresLeases(LeaseStore):
         ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
         while True:
-            lease = None
-            with suppress(StoreTimeoutError):  # somebody's transaction on it is still open: it is busy yet
+            lease, blocked = None, True
+            with suppress(StoreTimeoutError):  # else somebody's transaction on it is still open: it is busy yet
                 lease = self._grant("acquire_lease", resource, owner, ttl_seconds)
                 lease = lease or self._grant("take_over_lease", resource, owner, ttl_seconds)
+                blocked = False
             if lease is not None:
                 if binding.monotonic() < lease.deadline:
                     return lease
                 with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
                     self.release(lease.fence)
-            holder = binding.row("inspect_lease", resource=resource)
-            if holder is None:
-                waiting.start_over()
+            owner_now, remaining = binding.row("inspect_lease", resource=resource) or (None, 0.0)
+            if owner_now is None and not blocked:
+                waiting.start_over()  # released or swept in between
             else:
-                remaining = max(0.0, holder[1])
                 waiting.sleep_or_raise(
-                    LeaseBusyError("the lease is held", owner=holder[0], retry_after_seconds=remaining)
+                    LeaseBusyError("the lease is held", owner=owner_now, retry_after_seconds=max(0.0, remaining))
                 )
 
     def try_acquire(self, resource: str, *, owner: str, ttl_seconds: float) -> Lease | None:

@@ -41,6 +41,8 @@ CREATE TABLE {schema}.leases (
   turn         uuid              NOT NULL,      -- the write_id of the call that handed it over last
   ttl_seconds  double precision  NOT NULL,
   metadata     bytea,
+  metadata_encoding  smallint,
+  metadata_format    smallint,
   write_id     uuid              NOT NULL,
   acquired_at  timestamptz       NOT NULL,
   expires_at   timestamptz       NOT NULL,      -- of a free one: when it came free

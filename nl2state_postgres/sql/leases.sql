@@ -23,7 +23,7 @@ SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :write
   FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
 ON CONFLICT (scope, resource) DO UPDATE
    SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token), ttl_seconds = excluded.ttl_seconds,
-       metadata = NULL, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+       metadata = NULL, metadata_encoding = NULL, metadata_format = NULL, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
  WHERE l.owner IS NULL
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
 
@@ -35,7 +35,7 @@ WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
         (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
 UPDATE {schema}.leases l
    SET owner = :owner, turn = :write_id, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
-       metadata = NULL, write_id = :write_id, acquired_at = t.at, expires_at = t.until
+       metadata = NULL, metadata_encoding = NULL, metadata_format = NULL, write_id = :write_id, acquired_at = t.at, expires_at = t.until
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at;
 
