@@ -161,7 +161,10 @@ class KeyConflictError(ConflictError):
 
 
 class BusyError(StoreError):
-    """Somebody else is at it. Try again in `retry_after_seconds`, which is when they must be done or replaced."""
+    """Somebody else is at it.
+
+    In `retry_after_seconds` they must be done, or can be replaced; 0 where only their open transaction is in the way.
+    """
 
     code = "BUSY"
     retryable = True
@@ -170,7 +173,7 @@ class BusyError(StoreError):
 
 
 class LeaseBusyError(BusyError):
-    """The lease is held by `owner`."""
+    """The lease is held by `owner`; None where its grant, or its end, is not committed yet."""
 
     code = "LEASE_BUSY"
     fields = ("retry_after_seconds", "owner")

@@ -165,7 +165,7 @@ class IdempotencyStore(Protocol):
         """
         ...
 
-    def abandon(self, attempt: Attempt) -> None:
+    def abandon(self, attempt: Attempt, *, fence: Fence | None = None) -> None:
         """End an attempt without an outcome, so that the key can be reserved at once. Raises FencingRejectedError."""
         ...
 
@@ -183,7 +183,7 @@ class IdempotencyStore(Protocol):
         """
         ...
 
-    def forget(self, key: str) -> bool:
+    def forget(self, key: str, *, fence: Fence | None = None) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete. Returns whether there was either."""
         ...
 

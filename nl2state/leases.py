@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from nl2state.errors import CorruptError, PayloadError
 from nl2state.limits import Limits
@@ -19,6 +20,7 @@ __all__ = [
     "Metadata",
     "deadline",
     "decode_metadata",
+    "elapsed_seconds",
     "encode_metadata",
 ]
 
@@ -77,6 +79,14 @@ CLOCK_DRIFT_MAX = 0.001
 """How much faster than the store's clock a client's may run: far above what an oscillator that works does."""
 
 
+def elapsed_seconds() -> float:
+    """Return the seconds of a clock that nobody sets, and that goes on while the machine is suspended where it can."""
+    return time.clock_gettime(_ELAPSED) if _ELAPSED is not None else time.monotonic()
+
+
+_ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", None)  # CLOCK_MONOTONIC stands still in a suspended Linux
+
+
 def deadline(sent_at: float, ttl_seconds: float) -> float:
     """Return a client's own deadline of a lease that it asked for at `sent_at` of its monotonic clock."""
     return sent_at + ttl_seconds * (1 - CLOCK_DRIFT_MAX)
@@ -103,10 +113,10 @@ class LeaseStore(Protocol):
         """Take the lease of a resource that is free, or whose holder let it expire, waiting for it at most so long.
 
         `owner` is an opaque name that others may be shown. An owner that holds it already, or did before it restarted,
-        does not inherit: it waits as anybody does. A takeover also waits, at most for the bound on an open transaction,
-        for the former holder's open fenced writes. `metadata` is kept with this grant, and with no other. Raises
-        LeaseBusyError; PayloadError for metadata that is no JSON object, or that a value could not be; UsageError in a
-        transaction.
+        does not inherit: it waits as anybody does. A takeover also waits for the former holder's open fenced writes, at
+        most for the store's bound on one lock, even where `wait_seconds` is 0. `metadata` is kept with this grant, and
+        with no other. Raises LeaseBusyError; PayloadError for metadata that is no JSON object, or that a value could
+        not be; UsageError in a transaction.
         """
         ...
 

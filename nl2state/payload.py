@@ -32,6 +32,7 @@ FORMAT = 1
 
 _INTEGER_DIGITS_MAX = 4_000  # Python itself refuses to print or read longer ones
 _INTEGER_MAX = 10**_INTEGER_DIGITS_MAX
+_REQUEST_NODES_MAX = 67_108_864  # a request is not stored, so its size is the service's own affair
 _FINGERPRINT_PREFIX = "sha256:"
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
@@ -63,7 +64,8 @@ def encode(value: Value, limits: Limits, *, field: str = "value", bytes_max: int
     if isinstance(value, bytes):
         payload = Payload(value, Encoding.BYTES)
     else:
-        _walk(value, limits, field, limits.forbidden_names, 1)
+        # each node takes a byte at least
+        _walk(value, _Bounds(field, limits.payload_depth_max, limits.payload_bytes_max, limits.forbidden_names))
         payload = Payload(_canonical(value, field), Encoding.JSON)
     most = limits.payload_bytes_max if bytes_max is None else bytes_max
     if len(payload.data) > most:
@@ -94,7 +96,7 @@ def fingerprint(value: Value, limits: Limits | None = None, *, field: str = "req
     if isinstance(value, bytes):
         digest = hashlib.sha256(b"bytes:" + value)
     else:
-        _walk(value, limits, field, frozenset(), 1)
+        _walk(value, _Bounds(field, limits.payload_depth_max, _REQUEST_NODES_MAX))
         digest = hashlib.sha256(b"json:" + _canonical(value, field))
     return fingerprint_text(digest.digest())
 
@@ -120,22 +122,34 @@ def _canonical(value: Value, field: str) -> bytes:
     raise PayloadError(f"{field} has a lone surrogate", field=field)
 
 
-def _walk(value: object, limits: Limits, field: str, forbidden: frozenset[str], depth: int) -> None:
-    """Refuse what the encoder would let through or change in silence: the types, the names, the depth."""
-    kind = type(value)
+@dataclass(slots=True)
+class _Bounds:
+    """What a walk keeps in sight. A value that holds one list many times over has more nodes than memory has bytes."""
+
+    field: str
+    depth_max: int
+    nodes_left: int
+    forbidden: frozenset[str] = frozenset()
+
+
+def _walk(value: object, bounds: _Bounds, depth: int = 1) -> None:
+    """Refuse what the encoder would let through or change in silence: the types, the names, the depth, the size."""
+    kind, field = type(value), bounds.field
+    bounds.nodes_left -= 1
+    if bounds.nodes_left < 0:
+        raise PayloadError(f"{field} has too many parts", field=field)
     if kind is str or kind is bool or value is None:
         return
     if kind is dict or kind is list:
-        if depth > limits.payload_depth_max:
-            most = limits.payload_depth_max
-            raise PayloadError(f"{field} is deeper than {most} levels", field=field, limit=most)
+        if depth > bounds.depth_max:
+            raise PayloadError(f"{field} is deeper than {bounds.depth_max} levels", field=field, limit=bounds.depth_max)
         members = cast("list[object]", value)
         if kind is dict:
             for name in members:
-                _check_name(name, field, forbidden)
+                _check_name(name, field, bounds.forbidden)
             members = list(cast("dict[str, object]", value).values())
         for member in members:
-            _walk(member, limits, field, forbidden, depth + 1)
+            _walk(member, bounds, depth + 1)
     elif kind is int or kind is float:
         _check_number(cast("float", value), field)
     else:

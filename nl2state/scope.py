@@ -24,6 +24,10 @@ class TenantScope:
 
     uuid: UUID
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.uuid, UUID):
+            raise InvalidInputError("a scope is made by derive, from_fingerprint or local", field="uuid")
+
     @classmethod
     def derive(cls, *parts: str, pepper: str | bytes) -> TenantScope:
         """Derive a scope from the parts of a tenant's name: HMAC-SHA-256 over the length-prefixed UTF-8 parts.
@@ -31,7 +35,9 @@ class TenantScope:
         `("a:b", "c")` and `("a", "b:c")` differ. The pepper, at least 16 bytes, is for ever: with another one, every
         tenant is another tenant and its rows are out of reach. Raises InvalidInputError.
         """
-        key = pepper.encode() if isinstance(pepper, str) else pepper
+        if not isinstance(pepper, (str, bytes)):
+            raise InvalidInputError("pepper must be a string or bytes", field="pepper")
+        key = pepper.encode("utf-8", "surrogatepass") if isinstance(pepper, str) else pepper
         if len(key) < _PEPPER_BYTES_MIN:
             raise InvalidInputError("pepper is too short", field="pepper", limit=_PEPPER_BYTES_MIN)
         if not parts:

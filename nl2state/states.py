@@ -16,6 +16,7 @@ from nl2state.errors import (
     TerminalError,
     TransitionError,
 )
+from nl2state.keys import check_id
 from nl2state.leases import Fence
 from nl2state.limits import checked_integer
 from nl2state.pages import PAGE_SIZE, Page
@@ -36,6 +37,8 @@ __all__ = [
     "Ttl",
     "refuse_creation",
 ]
+
+_STATUS_BYTES_MAX = 64
 
 V = TypeVar("V")
 M = TypeVar("M")
@@ -94,6 +97,8 @@ class Lifecycle:
     _sources: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        for status in self.statuses:
+            check_id("statuses", status, _STATUS_BYTES_MAX)
         named = {self.initial} | self.terminal
         for status, following in (self.transitions or {}).items():
             named |= {status} | following
@@ -110,7 +115,7 @@ class Lifecycle:
 
     def check(self, status: str) -> str:
         """Return the status if it is one of this lifecycle's. Raises InvalidInputError."""
-        if status not in self.statuses:
+        if not isinstance(status, str) or status not in self.statuses:
             raise InvalidInputError("status is not one of the lifecycle's", field="status")
         return status
 

@@ -120,10 +120,11 @@ class System(Protocol):
     ) -> Retained:
         """Remove rows that nothing needs any more, skipping what is locked: a page of scopes a call, from `after` on.
 
-        Those are: records that ended longer ago than `terminal_age_seconds` (None: none of these); and what expired,
-        was deleted, released or forgotten longer ago than `expired_age_seconds`. That one is at least an hour, since
-        tokens and attempts go on rising after a row is removed only while no clock steps further back. A call removes
-        at most `limit` rows of each noun; call it again with the `after` that it returned, until that is None.
+        Those are: records that ended longer ago than `terminal_age_seconds` (None: none of these), which are emptied as
+        `delete` does; and what expired, was deleted, released or forgotten longer ago than `expired_age_seconds`. That
+        one is at least an hour, since tokens and attempts go on rising after a row is removed only while no clock steps
+        further back. A call removes at most `limit` rows of each noun; call it again with the `after` that it returned,
+        until that is None.
         """
         ...
 

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from nl2state.errors import StoreError, UsageError
+from nl2state.errors import StoreError, StoreUnavailableError, UsageError
 
-__all__ = ["OpenTransaction"]
+__all__ = ["OpenHere", "OpenTransaction"]
 
 S = TypeVar("S")
+
+
+class OpenHere:
+    """How many transactions of a store each thread has open."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[int]()
+
+    @property
+    def any(self) -> bool:
+        """Whether this thread has one open."""
+        return self._counts[threading.get_ident()] > 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count one for the block, to the thread that entered it."""
+        thread = threading.get_ident()
+        self._counts[thread] += 1
+        try:
+            yield
+        finally:
+            self._counts[thread] -= 1
+            if not self._counts[thread]:
+                del self._counts[thread]
 
 
 class OpenTransaction(ABC, Generic[S]):
@@ -36,6 +61,7 @@ class OpenTransaction(ABC, Generic[S]):
             yield
             if self._poison is not None:
                 raise self._poison.again()
+            self._check_thread()
         except BaseException:
             self._ended = True
             self._after_commit.clear()
@@ -76,16 +102,19 @@ class OpenTransaction(ABC, Generic[S]):
 
     def check(self) -> None:
         """Raise UsageError where the transaction is not to be used: by another thread, after its end, or poisoned."""
-        if threading.get_ident() != self._thread:
-            raise UsageError("a transaction is used by the thread that opened it")
+        self._check_thread()
         if self._ended:
             raise UsageError("the transaction has ended")
         if self._poison is not None:
             raise UsageError(f"the transaction failed before ({self._poison.code}), and is to be rolled back")
 
-    def poison(self, error: StoreError) -> None:
-        """Let the transaction do nothing more, because a call of it failed."""
-        self._poison = error
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise UsageError("a transaction is used, and ended, by the thread that opened it")
+
+    def poison(self, error: BaseException) -> None:
+        """Let the transaction do nothing more: a call of it failed, or was interrupted by a signal's handler."""
+        self._poison = error if isinstance(error, StoreError) else StoreUnavailableError("a call of it was interrupted")
 
     @property
     @abstractmethod

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from nl2state.errors import CorruptError
+from nl2state.errors import CorruptError, PayloadError
 from nl2state.pages import Page
 
 if TYPE_CHECKING:
@@ -121,14 +124,17 @@ class StateView(Generic[M]):
         return self._states.delete(record_id, expected_revision=expected_revision, fence=fence)
 
     def _dump(self, value: M) -> Value:
-        dumped: Value = self._adapter.dump_python(value, mode="json")
-        return dumped
+        """Return what is stored of a value, once it is seen that it can be read back."""
+        with warnings.catch_warnings(), suppress(ValueError, TypeError):  # which quote the value, so nothing is chained
+            warnings.simplefilter("error")
+            dumped: Value = json.loads(self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error"))
+            self._adapter.validate_json(json.dumps(dumped))
+            return dumped
+        raise PayloadError("value is not of the view's model, or cannot be read back as one", field="value")
 
     def _load(self, value: Value) -> M:
-        try:
-            return self._adapter.validate_python(value)
-        except ValidationError:  # it quotes the value, so it may not be chained
-            pass
+        with suppress(ValueError, TypeError):  # as above
+            return self._adapter.validate_json(json.dumps(value))
         raise CorruptError("a stored value is not of the view's model")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError, StoreTimeoutError
 from nl2state.idempotency import (
     NO_OUTCOME,
     NO_REQUEST,
@@ -60,8 +60,12 @@ class MemoryIdempotency(IdempotencyStore):
         result_ttl_seconds = binding.ttl("result_ttl_seconds", result_ttl_seconds)
         attempt_ttl_seconds = binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds)
         waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
+        reserved: Reservation | AttemptInFlightError
         while True:
-            reserved = self._reserve(key, bound, record_id, result_ttl_seconds, attempt_ttl_seconds)
+            try:
+                reserved = self._reserve(key, bound, record_id, result_ttl_seconds, attempt_ttl_seconds)
+            except StoreTimeoutError:  # the attempt ran out, and its completion is open
+                reserved = AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0)
             if isinstance(reserved, Reservation):
                 return reserved
             waiting.pause_or_raise(reserved)
@@ -107,10 +111,12 @@ class MemoryIdempotency(IdempotencyStore):
             row = replace(row, completed_at=at, outcome=payload, outcome_fingerprint=digest, expires_at=expires_at)
             unit.write(self._database.keys, binding.name(attempt.key), row)
 
-    def abandon(self, attempt: Attempt) -> None:
+    def abandon(self, attempt: Attempt, *, fence: Fence | None = None) -> None:
         """End an attempt without an outcome."""
+        fence = self._binding.fence_of(fence)
         self._binding.checked_attempt(attempt)
         with self._binding.session.call() as unit:
+            guard(unit, self._binding, fence)
             row, at = self._lock(unit, attempt), self._database.clock()
             row = replace(row, claim_until=at, expires_at=at)
             unit.write(self._database.keys, self._binding.name(attempt.key), row)
@@ -140,11 +146,13 @@ class MemoryIdempotency(IdempotencyStore):
 
         return page_of(scanned, limit, listed)
 
-    def forget(self, key: str) -> bool:
+    def forget(self, key: str, *, fence: Fence | None = None) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete."""
+        fence = self._binding.fence_of(fence)
         keys, clock = self._database.keys, self._database.clock
         name = self._binding.name(self._binding.id("key", key))
         with self._binding.session.call() as unit:
+            guard(unit, self._binding, fence)
             row = unit.lock(keys, name, Strength.NO_KEY_UPDATE, lambda row: row.expires_at > clock())
             if row is not None:
                 at = clock()

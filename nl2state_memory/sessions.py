@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from nl2state.errors import StoreTimeoutError, StoreUnavailableError, UsageError
-from nl2state.transactions import OpenTransaction
+from nl2state.errors import ConflictError, FencingRejectedError, UsageError
+from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_memory.database import Database, Unit
 
 __all__ = ["ClientSession", "Session", "TransactionSession"]
@@ -30,7 +29,7 @@ class ClientSession:
     def __init__(self, database: Database, lock_timeout_seconds: float) -> None:
         self.database = database
         self._lock_timeout_seconds = lock_timeout_seconds
-        self._open_here = threading.local()
+        self._open_here = OpenHere()
         self._closed = False
 
     def close(self) -> None:
@@ -40,7 +39,7 @@ class ClientSession:
     @property
     def has_open_transaction_here(self) -> bool:
         """Whether this thread has a transaction open."""
-        return bool(getattr(self._open_here, "depth", 0))
+        return self._open_here.any
 
     @contextmanager
     def call(self) -> Iterator[Unit]:
@@ -59,12 +58,8 @@ class ClientSession:
     def transaction(self) -> Iterator[TransactionSession]:
         """Open a transaction. It commits when the block ends."""
         session = TransactionSession(self._unit())
-        self._open_here.depth = getattr(self._open_here, "depth", 0) + 1
-        try:
-            with session.block():
-                yield session
-        finally:
-            self._open_here.depth -= 1
+        with self._open_here.one(), session.block():
+            yield session
         session.run_after_commit()
 
     def _unit(self) -> Unit:
@@ -95,7 +90,9 @@ class TransactionSession(OpenTransaction[int]):
                 except BaseException:
                     unit.undo_to(mark)
                     raise
-            except (StoreTimeoutError, StoreUnavailableError) as error:
+            except (ConflictError, FencingRejectedError):
+                raise  # a refusal leaves the transaction usable
+            except BaseException as error:
                 self.poison(error)
                 raise
             finally:

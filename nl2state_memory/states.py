@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from uuid import UUID
 
 from nl2state.leases import Fence
@@ -187,22 +188,7 @@ class MemoryStates(FencedStateStore):
         """Empty a record that is at the expected revision, and return the revision that this made."""
         expected = Expectation.of(expected_revision, writes=False)
 
-        def emptied(former: StateRow | None, at: datetime) -> StateRow:
-            row = _there(former)
-            return replace(
-                row,
-                revision=row.revision + 1,
-                is_terminal=False,
-                payload=None,
-                request_id=None,
-                parent_id=None,
-                updated_at=at,
-                expires_at=None,
-                ended_at=at,
-                deleted_at=at,
-            )
-
-        return self._write(record_id, fence, expected.refuse, emptied).revision
+        return self._write(record_id, fence, expected.refuse, _emptied).revision
 
     def _made(
         self,
@@ -309,11 +295,30 @@ def _expiry(row: StateRow, ttl_seconds: Ttl, at: datetime) -> datetime | None:
     return row.expires_at if ttl_seconds is None else at + timedelta(seconds=ttl_seconds)
 
 
+def _emptied(former: StateRow | None, at: datetime) -> StateRow:
+    row = _there(former)
+    return replace(
+        row,
+        revision=row.revision + 1,
+        is_terminal=False,
+        payload=None,
+        request_id=None,
+        parent_id=None,
+        updated_at=at,
+        expires_at=None,
+        ended_at=at,
+        deleted_at=at,
+    )
+
+
 def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
-    """Remove records of one scope that ended by then. Returns how many."""
+    """Empty records of one scope that ended by then, as a deletion does. Returns how many."""
     due = database.states.due("ended_at", scope, until)
-    ended = (slot for slot in due if slot.committed and slot.committed.deleted_at is None)
-    return database.sweep(database.states, ended, page_size)
+    ended = (slot for slot in due if slot.committed and slot.committed.deleted_at is None and not slot.holders)
+    page = list(islice(ended, page_size))
+    for slot in page:
+        database.states.publish(slot, _emptied(slot.committed, database.clock()))
+    return len(page)
 
 
 def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int) -> int:

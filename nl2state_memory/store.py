@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from nl2state.errors import UsageError
-from nl2state.leases import Fence, Metadata
+from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import Retained, Transaction, retain_by_scope
@@ -28,7 +27,7 @@ from nl2state_memory.states import MemoryStates
 
 __all__ = ["MemoryStore", "MemoryTenant", "MemoryTransaction"]
 
-_HEARTBEAT_LOCK_SECONDS = 1.0
+_HEARTBEAT_LOCK_SECONDS = 0.05  # a renewal has no good reason to wait, and others would wait behind it
 _DEFAULTS = Settings()
 
 _SWEEPS: Final[dict[str, Callable[[Database, UUID, datetime, int], int]]] = {
@@ -161,7 +160,7 @@ class MemoryStore:
         *,
         limits: Limits | None = None,
         clock: Callable[[], datetime] = _now,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsed_seconds,
         settings: Settings = _DEFAULTS,
     ) -> None:
         """Make an empty store.

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Final
 
 from nl2state.errors import InvalidInputError, SchemaError
+from nl2state.keys import check_id
 
 __all__ = ["Catalog", "Returns", "Statement", "quote_schema"]
 
@@ -161,8 +162,9 @@ class Catalog:
 
 def quote_schema(schema: str) -> str:
     """Return a schema's name as an SQL identifier. Raises InvalidInputError for one that cannot be."""
-    if not schema or len(schema.encode()) > _SCHEMA_BYTES_MAX or not schema.isprintable() or schema.startswith("pg_"):
-        raise InvalidInputError("schema is not a name that a schema can have", field="schema", limit=_SCHEMA_BYTES_MAX)
+    check_id("schema", schema, _SCHEMA_BYTES_MAX)
+    if not schema.isprintable() or schema.startswith("pg_"):
+        raise InvalidInputError("schema is not a name that a schema can have", field="schema")
     if set(schema) & set("{}:$"):
         raise InvalidInputError("schema has a character that its statements use", field="schema")
     return '"' + schema.replace('"', '""') + '"'

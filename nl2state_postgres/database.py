@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeAlias
 
 import psycopg
 import psycopg_pool
 from psycopg.adapt import AdaptersMap
+from psycopg.pq import ConnStatus
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 
@@ -20,18 +21,21 @@ from nl2state.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from nl2state.transactions import OpenTransaction
+from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_postgres import sqlstates
 from nl2state_postgres.catalog import Catalog, Returns, Statement
 from nl2state_postgres.settings import Settings
 
-__all__ = ["Connection", "Database", "Session", "TransactionSession", "conninfo_of"]
+__all__ = ["BEGIN", "Connection", "Database", "Session", "TransactionSession", "conninfo_of"]
 
 Row: TypeAlias = tuple[Any, ...]
 
 _ADAPTERS: Final = AdaptersMap(psycopg.adapters)
 _ADAPTERS.register_dumper(int, Int8BinaryDumper)  # or each size of an integer would be planned anew
 _ADAPTERS.register_dumper(str, StrBinaryDumper)
+
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""Whatever the role's or the database's defaults are: what a fence and a migration read has to be of now."""
 
 _CONNECT: Final[dict[str, Any]] = {
     "autocommit": True,
@@ -43,11 +47,11 @@ _CONNECT: Final[dict[str, Any]] = {
 
 def conninfo_of(dsn: str, settings: Settings) -> str:
     """Return the DSN with what every connection of ours needs. Raises InvalidInputError for one that cannot be read."""
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        pass
-    else:
+    given: dict[str, Any] | None = None
+    if isinstance(dsn, str):
+        with suppress(psycopg.ProgrammingError, UnicodeError):
+            given = psycopg.conninfo.conninfo_to_dict(dsn)
+    if given is not None:
         packets = {"keepalives": 1, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
         ours = {
             "connect_timeout": max(2, round(settings.connect_timeout_seconds)),  # libpq takes whole seconds, 2 at least
@@ -68,10 +72,8 @@ class Connection(psycopg.Connection[Row]):
     @classmethod
     def bare(cls, conninfo: str) -> Connection:
         """Open a connection that is not set up: for migrations. Raises StoreUnavailableError."""
-        try:
+        with suppress(psycopg.Error, ValueError):  # ValueError: a host that no resolver takes
             return super().connect(conninfo, **_CONNECT)
-        except psycopg.Error:
-            pass
         raise StoreUnavailableError("the server cannot be reached, or refused the role or the database")
 
     @classmethod
@@ -110,9 +112,9 @@ class Connection(psycopg.Connection[Row]):
                 return self.execute(sql, prepare=False)
             return self.execute(sql, parameters, prepare=self.prepare, binary=True)
         except psycopg.Error as error:
-            told = sqlstates.failure(error, in_doubt=in_doubt)
-            unfit = sqlstates.ends_connection(error.sqlstate)
-        if unfit:
+            state = error.sqlstate or ("08000" if self.pgconn.status == ConnStatus.BAD else "")
+            told = sqlstates.failure(state, in_doubt=in_doubt)
+        if sqlstates.ends_connection(state):
             self.close()
         raise told
 
@@ -171,7 +173,8 @@ class Database:
     ) -> None:
         self.catalog = catalog
         self.monotonic = monotonic
-        self._open_here = threading.local()
+        self._process = os.getpid()
+        self._open_here = OpenHere()
         self._pool = psycopg_pool.ConnectionPool(
             conninfo,
             connection_class=Connection,
@@ -189,7 +192,7 @@ class Database:
     @property
     def has_open_transaction_here(self) -> bool:
         """Whether this thread has a transaction open."""
-        return bool(getattr(self._open_here, "depth", 0))
+        return self._open_here.any
 
     def row(self, name: str, **values: Any) -> Row | None:
         """Run a statement that returns a row, or none."""
@@ -214,13 +217,13 @@ class Database:
         """Open a transaction on a connection of its own. It commits when the block ends."""
         with self._checkout() as connection:
             session = TransactionSession(connection, self.catalog)
-            self._open_here.depth = getattr(self._open_here, "depth", 0) + 1
-            try:
-                with session.block():
-                    yield session
-            finally:
-                self._open_here.depth -= 1
+            with self._open_here.one(), session.block():
+                yield session
         session.run_after_commit()
+
+    @property
+    def _connect_failures(self) -> int:
+        return self._pool.get_stats().get("connections_errors", 0)
 
     @contextmanager
     def _checkout(self) -> Iterator[Connection]:
@@ -231,6 +234,9 @@ class Database:
             self._pool.putconn(connection)
 
     def _take(self) -> Connection:
+        if os.getpid() != self._process:  # both processes would read each other's answers
+            raise UsageError("the store was opened before a fork: open one in each process")
+        failures = self._connect_failures
         try:
             return self._pool.getconn()
         except psycopg_pool.PoolClosed:
@@ -238,7 +244,7 @@ class Database:
         except psycopg_pool.TooManyRequests:
             told = StoreUnavailableError("too many calls wait for a connection")
         except psycopg_pool.PoolTimeout:
-            connected = self._pool.get_stats()["pool_size"] > 0
+            connected = self._connect_failures == failures
             told = (
                 StoreTimeoutError("no connection came free")
                 if connected
@@ -284,13 +290,13 @@ class TransactionSession(OpenTransaction[str]):
         self._begin()
         try:
             return self._connection.run(statement, values)
-        except StoreError as error:
+        except BaseException as error:
             self.poison(error)
             raise
 
     def _begin(self) -> None:
         if not self._begun:
-            self._command("BEGIN")
+            self._command(BEGIN)
             self._begun = True
 
     def _mark(self) -> str:
@@ -309,7 +315,7 @@ class TransactionSession(OpenTransaction[str]):
     def _command(self, command: str) -> None:
         try:
             self._connection.send(command)
-        except StoreError as error:
+        except BaseException as error:
             self.poison(error)
             raise
 

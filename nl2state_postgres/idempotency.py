@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError, StoreTimeoutError
 from nl2state.idempotency import (
     NO_OUTCOME,
     NO_REQUEST,
@@ -60,9 +60,13 @@ class PostgresIdempotency(IdempotencyStore):
         }
         waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
         while True:
-            row = binding.write("reserve_key", None, **values)
+            try:
+                row = binding.write("reserve_key", None, **values)
+            except StoreTimeoutError:  # the attempt ran out, and its completion is open
+                row = None
             if row is None:
-                raise AssertionError("reserve_key returns one row")
+                waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
+                continue
             attempt, mine, same, completed_at, claim_until, *kept, at = row
             if not same:
                 raise KeyConflictError("the key is another request's")
@@ -104,9 +108,11 @@ class PostgresIdempotency(IdempotencyStore):
             binding.require_fence(fence)
             raise FencingRejectedError("the attempt was superseded, or has ended")
 
-    def abandon(self, attempt: Attempt) -> None:
+    def abandon(self, attempt: Attempt, *, fence: Fence | None = None) -> None:
         """End an attempt without an outcome."""
-        if self._binding.write("abandon_key", None, **self._checked(attempt)) is None:
+        fence = self._binding.fence_of(fence)
+        if self._binding.write("abandon_key", fence, **self._checked(attempt)) is None:
+            self._binding.require_fence(fence)
             raise FencingRejectedError("the attempt was superseded, or has ended")
 
     def get(self, key: str) -> IdempotencyRecord | None:
@@ -123,9 +129,13 @@ class PostgresIdempotency(IdempotencyStore):
         scanned = self._binding.rows("list_keys", record_id=record_id, after=span.after, page_size=span.limit)
         return page_of(scanned, limit, rows.listed_key)
 
-    def forget(self, key: str) -> bool:
+    def forget(self, key: str, *, fence: Fence | None = None) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete."""
-        return self._binding.write("forget_key", None, key=self._binding.id("key", key)) is not None
+        fence = self._binding.fence_of(fence)
+        known = self._binding.write("forget_key", fence, key=self._binding.id("key", key)) is not None
+        if not known:
+            self._binding.require_fence(fence)
+        return known
 
     def _checked(self, attempt: Attempt) -> dict[str, str | int]:
         attempt = self._binding.checked_attempt(attempt)

@@ -42,21 +42,22 @@ class PostgresLeases(LeaseStore):
         }
         waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
         while True:
-            lease = None
-            with suppress(StoreTimeoutError):  # somebody's transaction on it is still open: it is busy yet
+            lease, blocked = None, True
+            with suppress(StoreTimeoutError):  # else somebody's transaction on it is still open: it is busy yet
                 lease = self._grant("acquire_lease", wanted) or self._grant("take_over_lease", wanted)
+                blocked = False
             if lease is not None:
                 if binding.monotonic() < lease.deadline:
                     return lease
                 with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
                     self.release(lease.fence)
             holder = binding.row("inspect_lease", resource=resource)
-            if holder is None:
-                waiting.start_over()
+            if holder is None and not blocked:
+                waiting.start_over()  # released or swept in between
             else:
-                holder_owner, *_, remaining, _ = holder
+                owner_now, remaining = (None, 0.0) if holder is None else (holder[0], holder[-2])
                 waiting.sleep_or_raise(
-                    LeaseBusyError("the lease is held", owner=holder_owner, retry_after_seconds=max(0.0, remaining))
+                    LeaseBusyError("the lease is held", owner=owner_now, retry_after_seconds=max(0.0, remaining))
                 )
 
     def try_acquire(

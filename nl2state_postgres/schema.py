@@ -13,7 +13,7 @@ from importlib import resources
 
 from nl2state.errors import SchemaError
 from nl2state_postgres.catalog import Catalog, quote_schema
-from nl2state_postgres.database import Connection
+from nl2state_postgres.database import BEGIN, Connection
 
 __all__ = ["prepare"]
 
@@ -50,6 +50,8 @@ def prepare(conninfo: str, catalog: Catalog, schema: str, *, migrate: bool) -> i
     """
     connection = Connection.bare(conninfo)
     try:
+        if connection.info.parameter_status("server_encoding") != "UTF8":
+            raise SchemaError("the database's encoding is not UTF8")
         pending = _pending(connection, catalog, schema)
         if pending and not migrate:
             raise SchemaError("the schema is missing, or older than this code: run `nl2state migrate`")
@@ -73,7 +75,7 @@ def _pending(connection: Connection, catalog: Catalog, schema: str) -> list[Migr
 
 
 def _apply(connection: Connection, catalog: Catalog, schema: str) -> int:
-    connection.send("BEGIN")  # without its COMMIT, closing the connection undoes it all
+    connection.send(BEGIN)  # without its COMMIT, closing the connection undoes it all
     connection.run(catalog["lock_migrations"], {"lock_key": _lock_key(schema)})
     pending = _pending(connection, catalog, schema)  # somebody may have been at it while we waited
     if not connection.run(catalog["find_schema"], {"schema_name": schema}).fetchone():

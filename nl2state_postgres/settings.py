@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["Settings"]
 
@@ -37,13 +39,19 @@ class Settings(BaseModel):
     """
 
     prepare: bool = True
-    """Whether statements are prepared. Turn it off behind a pooler that hands out a connection a transaction."""
+    """Whether statements are prepared. A pooler that hands out a connection a transaction is not supported yet."""
 
     application_name: str = Field(default="nl2state", min_length=1, max_length=63)
     """What the server shows as the name of these sessions."""
 
     epoch: int | None = Field(default=None, ge=0, le=4_095)
     """The epoch of tokens, where the server has no timeline to read: raised after each restore or fail-over."""
+
+    @model_validator(mode="after")
+    def _check_connections(self) -> Self:
+        if self.connections_min > self.connections_max:
+            raise ValueError("connections_min is above connections_max")
+        return self
 
     clock: str = "clock_timestamp()"
     """The SQL expression that is the store's clock. Another one is for tests, which move it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import psycopg
-
 from nl2state.errors import (
     CorruptError,
     OutcomeUnknownError,
@@ -47,13 +45,12 @@ _SCHEMA: Final = {
 _ENDS_CONNECTION: Final = frozenset({"25006", "25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05"})
 
 
-def failure(error: psycopg.Error, *, in_doubt: bool) -> StoreError:
-    """Return what a caller is told of a driver's error.
+def failure(state: str, *, in_doubt: bool) -> StoreError:
+    """Return what a caller is told of a driver's error, by its SQLSTATE; empty where the driver itself refused to send.
 
     `in_doubt` says that the statement, if it ran, has committed by itself: then a lost connection leaves its outcome
     unknown. Without it, the connection's loss undid it.
     """
-    state = error.sqlstate or "08000"  # libpq has none for a connection that broke
     lost = ends_connection(state)
     if state in _TIMEOUTS:
         return StoreTimeoutError(_TIMEOUTS[state])
@@ -69,6 +66,6 @@ def failure(error: psycopg.Error, *, in_doubt: bool) -> StoreError:
     return StoreError("the server refused the statement")
 
 
-def ends_connection(state: str | None) -> bool:
+def ends_connection(state: str) -> bool:
     """Whether a connection that saw this is not to be used again."""
-    return state is None or state in _ENDS_CONNECTION or state.startswith("08")
+    return state in _ENDS_CONNECTION or state.startswith("08")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from nl2state.errors import UsageError
-from nl2state.leases import Fence, Metadata
+from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import Retained, Transaction, retain_by_scope
@@ -27,7 +26,7 @@ from nl2state_postgres.states import PostgresStates
 
 __all__ = ["PostgresStore", "PostgresTenant", "PostgresTransaction"]
 
-_HEARTBEAT_LOCK_SECONDS = 1.0
+_HEARTBEAT_LOCK_SECONDS = 0.05  # a renewal has no good reason to wait, and others would wait behind it
 _DEFAULTS = Settings()
 
 
@@ -129,7 +128,8 @@ class PostgresSystem:
         return None if row is None else row[0]
 
     def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int) -> int:
-        return self._database.count(f"sweep_{name}", scope=scope, age_seconds=age_seconds, page_size=page_size)
+        values = {"scope": scope, "age_seconds": age_seconds, "page_size": page_size, "write_id": uuid4()}
+        return self._database.count(f"sweep_{name}", **values)
 
 
 class PostgresStore:
@@ -164,7 +164,7 @@ class PostgresStore:
         migrate: bool = True,
         settings: Settings = _DEFAULTS,
         limits: Limits | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsed_seconds,
     ) -> PostgresStore:
         """Open a store on the server that the DSN names, in a schema of its own.
 

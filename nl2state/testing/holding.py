@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from nl2state.errors import FencingRejectedError, LeaseBusyError
+from nl2state.errors import FencingRejectedError, LeaseBusyError, UsageError
 from nl2state.testing.harness import Harness, start, until
 
 __all__ = ["TestHolding"]
@@ -110,6 +110,22 @@ class TestHolding:
             before = held.lease
             until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
             assert not held.released
+
+    def test_a_release_in_a_savepoint_that_is_undone_leaves_it_held(self, harness: Harness) -> None:
+        with harness.tenant().hold("r", owner="a", ttl_seconds=3) as held, held.transaction() as tx:
+            with suppress(LookupError), tx.transaction():
+                held.release(tx)
+                raise LookupError
+            tx.states.create("s", 1)
+            before = held.lease
+            until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
+            assert not held.released
+
+    def test_it_is_not_released_beside_its_own_transaction(self, harness: Harness) -> None:
+        with harness.tenant().hold("r", owner="a") as held, held.transaction() as tx:
+            tx.states.create("s", 1)
+            with pytest.raises(UsageError):
+                held.release()
 
     def test_it_can_be_released_early(self, harness: Harness) -> None:
         with harness.tenant().hold("r", owner="a") as held:

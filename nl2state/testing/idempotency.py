@@ -71,6 +71,18 @@ class TestOneAttempt:
                 _reserve(harness.tenant(), request={"a": 2})
         assert _reserve(harness.tenant(), request={"a": 1}).outcome == "done"
 
+    def test_a_key_that_is_reserved_anew_keeps_nothing_of_its_former_life(self, harness: Harness) -> None:
+        keys = harness.tenant().idempotency
+        _reserve(harness.tenant(), request="one", record_id="order-1", result_ttl_seconds=_DAY)
+        keys.forget("k")
+        attempt = _reserve(harness.tenant(), request="two", record_id="order-2", result_ttl_seconds=100).attempt
+        keys.complete(attempt, "two's")
+        record = keys.get("k")
+        assert record is not None
+        assert (record.attempt, record.record_id, record.outcome) == (attempt, "order-2", "two's")
+        assert record.completed_at is not None
+        assert (record.expires_at - record.completed_at).total_seconds() == pytest.approx(100, abs=0.1)
+
     def test_a_conflict_outlives_an_attempt_that_ran_out(self, harness: Harness) -> None:
         _reserve(harness.tenant(), request="one", result_ttl_seconds=_DAY)
         harness.advance(61)

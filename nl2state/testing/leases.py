@@ -372,6 +372,8 @@ def _refused_everywhere(harness: Harness, fence: Fence) -> None:
         lambda: tenant.states.put("s", "late", fence=fence),
         lambda: tenant.states.delete("s", expected_revision=ANY_REVISION, fence=fence),
         lambda: tenant.idempotency.complete(attempt, "late", fence=fence),
+        lambda: tenant.idempotency.abandon(attempt, fence=fence),
+        lambda: tenant.idempotency.forget(attempt.key, fence=fence),
         lambda: tenant.leases.renew(fence),
         lambda: tenant.leases.release(fence),
     ]
@@ -385,6 +387,8 @@ def _refused_everywhere(harness: Harness, fence: Fence) -> None:
             lambda: tx.states.put("s", "late"),
             lambda: tx.states.delete("s", expected_revision=ANY_REVISION),
             lambda: tx.idempotency.complete(attempt, "late"),
+            lambda: tx.idempotency.abandon(attempt),
+            lambda: tx.idempotency.forget(attempt.key),
         ):
             with pytest.raises(FencingRejectedError):
                 late()

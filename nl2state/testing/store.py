@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nl2state.errors import AlreadyExistsError, RevisionConflictError, UsageError
+from nl2state.errors import AlreadyExistsError, RevisionConflictError, StoreUnavailableError, UsageError
 from nl2state.idempotency import Attempt
 from nl2state.leases import Fence
 from nl2state.store import Transaction
@@ -200,6 +200,39 @@ class TestAtomicity:
             helper.result()
         assert tenant.states.require("s").value == 2
         assert tenant.states.update("s", 4, expected_revision=2).revision == 3
+
+    @pytest.mark.usefixtures("interruptible")
+    def test_a_transaction_one_of_whose_calls_was_interrupted_is_not_committed(self, harness: Harness) -> None:
+        """As when a time limit of the service's raises from a signal's handler, and the body goes on."""
+        tenant, other = harness.tenant(), harness.tenant(client=1)
+        tenant.states.create("s", 1)
+
+        def interrupt() -> None:
+            until(lambda: harness.waiting() == 1, "the call waits")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with other.transaction() as blocker:
+            blocker.states.update("s", 2, expected_revision=1)
+            with pytest.raises(StoreUnavailableError), tenant.transaction() as tx:
+                tx.states.create("t", 1)
+                helper = start(interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    tx.states.update("s", 3, expected_revision=1)
+                helper.result()
+                with pytest.raises(UsageError):
+                    tx.states.get("t")
+        assert tenant.states.get("t") is None
+        assert tenant.states.require("s").value == 2
+
+    def test_a_transaction_is_ended_by_the_thread_that_opened_it(self, harness: Harness) -> None:
+        block = harness.tenant().transaction()
+        block.__enter__().states.create("s", 1)
+        call = start(lambda: block.__exit__(None, None, None))
+        with pytest.raises(UsageError):
+            call.result()
+        assert harness.tenant().states.get("s") is None
+        with harness.tenant().hold("r", owner="a"):
+            pass
 
     @pytest.fixture
     def interruptible(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ heartbeat is doing: a process that was stopped knows it the moment that it goes 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ _log = structlog.wrap_logger(
 _RENEWALS_PER_TTL = 3
 _RETRIES_PER_REMAINDER = 4
 _RETRY_SECONDS_MIN = 0.05
+_CLOSE_SECONDS = 10.0
 
 
 class Held:
@@ -43,7 +45,7 @@ class Held:
         self._heartbeat = heartbeat
         self._lease = lease
         self._rejected = False
-        self._releasing = False
+        self._in_transaction: list[int] = []  # the threads that have one of this lease open
         self.released = False
         """Whether it was given back: by `release`, by a transaction that committed it, or at the block's end."""
         self._renewals = renewals
@@ -80,27 +82,28 @@ class Held:
         """
         if self.lost:
             raise FencingRejectedError("the lease was lost")
-        try:
-            with self._tenant.transaction(fence=self.fence) as transaction:
+        thread = threading.get_ident()
+        with self._tenant.transaction(fence=self.fence) as transaction:
+            self._in_transaction.append(thread)
+            try:
                 yield transaction
-        finally:
-            if self._releasing and not self.released:  # it was rolled back
-                self._releasing = False
-                self._heartbeat.keep(self)
+            finally:
+                self._in_transaction.remove(thread)
 
     def release(self, transaction: Transaction | None = None) -> None:
         """Give the lease back before the block ends: now, or by the commit of a transaction of this holder's.
 
-        Raises FencingRejectedError where it was lost.
+        Until then it is kept alive: what is rolled back was not released. Raises FencingRejectedError where it was
+        lost; UsageError for a release now while this thread has a transaction of the lease open: it would wait for it.
         """
-        self._heartbeat.drop(self)  # or its renewals would queue behind the release, and everybody else's behind them
-        if transaction is None:
-            self._tenant.leases.release(self.fence)
-            self.released = True
-        else:
-            self._releasing = True
+        if transaction is not None:
             transaction.leases.release(self.fence)
             transaction.after_commit(self._mark_released)
+        elif threading.get_ident() in self._in_transaction:
+            raise UsageError("this thread has a transaction of the lease open: release it by that one's commit")
+        else:
+            self._tenant.leases.release(self.fence)
+            self._mark_released()
 
     def renew(self) -> None:
         """Renew once, as the heartbeat does; a failure is remembered or tried again, and never raised."""
@@ -109,11 +112,12 @@ class Held:
             renewed = self._renewals.renew(before.fence)
         except FencingRejectedError as error:
             self._rejected = True
-            _log.warning("lease lost", code=error.code)
-        except StoreError as error:
+            if not self.released:
+                _log.warning("lease lost", code=error.code)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the other leases are to be renewed
             remaining = before.deadline - self._heartbeat.monotonic()
             self.renew_at = self._heartbeat.monotonic() + max(_RETRY_SECONDS_MIN, remaining / _RETRIES_PER_REMAINDER)
-            _log.warning("lease not renewed", code=error.code, remaining_seconds=round(remaining, 3))
+            _log.warning("lease not renewed", code=getattr(error, "code", type(error).__name__))
         else:
             self._lease = renewed
             self._schedule()
@@ -123,6 +127,7 @@ class Held:
 
     def _mark_released(self) -> None:
         self.released = True
+        self._heartbeat.drop(self)
 
 
 class Heartbeat:
@@ -133,6 +138,7 @@ class Heartbeat:
         self._held: set[Held] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         self._closed = False
 
     def keep(self, held: Held) -> None:
@@ -140,8 +146,10 @@ class Heartbeat:
         with self._changed:
             if self._closed:
                 raise UsageError("the store is closed")
+            if os.getpid() != self._process:
+                raise UsageError("the store was opened before a fork: open one in each process")
             self._held.add(held)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="nl2state heartbeat", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -165,8 +173,8 @@ class Heartbeat:
             self._closed = True
             self._held.clear()
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is not None and os.getpid() == self._process:
+            self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         while True:
@@ -200,13 +208,15 @@ def hold(
         resource, owner=owner, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds, metadata=metadata
     )
     held = Held(tenant, lease, heartbeat, renewals)
-    heartbeat.keep(held)
     try:
+        heartbeat.keep(held)
         yield held
     except BaseException as error:
         if not held.released:
             note_failure(error, "the release of its lease", held.release)
         raise
+    finally:
+        heartbeat.drop(held)
     if not held.released:
         held.release()
 

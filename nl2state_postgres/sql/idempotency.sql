@@ -97,6 +97,16 @@ UPDATE {schema}.keys k SET write_id = :write_id, claim_until = t.at, expires_at 
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
 
+-- name: abandon_key_fenced
+-- abandon_key while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.keys k SET write_id = :write_id, claim_until = t.at, expires_at = t.at FROM held, t
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+RETURNING k.attempt;
+
 -- name: forget_key
 -- Empties and expires a key that is not expired yet. Returns: one row or none.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
@@ -104,6 +114,18 @@ UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
        write_id = :write_id, claim_until = t.at, expires_at = t.at
   FROM t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
+RETURNING k.attempt;
+
+-- name: forget_key_fenced
+-- forget_key while the lease is held. Returns: one row or none.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.keys k
+   SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
+       write_id = :write_id, claim_until = t.at, expires_at = t.at
+  FROM held, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
 RETURNING k.attempt;
 
 -- name: get_key

@@ -230,11 +230,16 @@ SELECT s.revision, s.status, s.is_terminal
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
 
 -- name: sweep_ended_states
--- Removes records of one scope that ended that long ago. Returns: a count.
+-- Empties records of one scope that ended that long ago, as delete_state does: a writer of their life stays refused.
+-- Returns: a count.
 WITH gone AS MATERIALIZED (SELECT scope, record_id, revision FROM {schema}.states
         WHERE scope = :scope AND ended_at <= (SELECT {clock}) - make_interval(secs => :age_seconds) AND deleted_at IS NULL
-        ORDER BY ended_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
-DELETE FROM {schema}.states s USING gone
+        ORDER BY ended_at LIMIT :page_size FOR UPDATE SKIP LOCKED),
+     t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
+       write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
+  FROM gone, t
  WHERE s.scope = :scope AND s.record_id = gone.record_id AND s.revision = gone.revision;
 
 -- name: sweep_deleted_states

@@ -88,6 +88,18 @@ def test_a_renewal_that_is_refused_loses_the_lease_at_once(
     assert capsys.readouterr().out == ""  # a service's stdout is its own
 
 
+def test_a_renewal_that_fails_unexpectedly_ends_no_heartbeat(clock: Clock) -> None:
+    renewals = create_autospec(LeaseStore)
+    renewals.renew.side_effect = ZeroDivisionError
+    held, heartbeat = _held(clock, renewals)
+    clock.seconds += 10
+    heartbeat.beat()
+    renewals.renew.side_effect = lambda _: _lease(clock)
+    clock.seconds += 10
+    heartbeat.beat()
+    assert held.remaining_seconds == 30
+
+
 def test_the_most_urgent_is_renewed_first(clock: Clock) -> None:
     renewals = create_autospec(LeaseStore)
     order: list[str] = []

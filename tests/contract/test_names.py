@@ -85,9 +85,15 @@ def test_a_scope_of_missing_parts_is_refused(parts: tuple[str, ...]) -> None:
         TenantScope.derive(*parts, pepper=_PEPPER)
 
 
-def test_a_short_pepper_is_refused() -> None:
+@pytest.mark.parametrize("pepper", ["salt", b"salt", None, 7])
+def test_a_pepper_that_is_short_or_none_is_refused(pepper: str) -> None:
     with pytest.raises(InvalidInputError):
-        TenantScope.derive("acme", pepper="salt")
+        TenantScope.derive("acme", pepper=pepper)
+
+
+def test_a_scope_is_made_of_a_uuid() -> None:
+    with pytest.raises(InvalidInputError):
+        TenantScope("acme")  # type: ignore[arg-type]  # which is the point
 
 
 def test_a_derived_key_is_a_name_of_its_operation() -> None:

@@ -89,6 +89,14 @@ def test_what_is_no_value_is_refused_by_the_name_of_its_field(value: Value) -> N
     assert refused.value.__context__ is None
 
 
+def test_a_value_that_holds_one_list_many_times_is_refused_soon() -> None:
+    value: Json = [1]
+    for _ in range(60):
+        value = [value, value]
+    with pytest.raises(PayloadError):
+        encode(value, _LIMITS)
+
+
 def test_names_that_only_resemble_a_credential_s_are_fine() -> None:
     encode({"token": 1, "key": 2, "password_hint": 3, "secretary": 4, "passwords": 5}, _LIMITS)
     encode({"password": 1}, Limits(forbidden_names=frozenset()))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from nl2state import DEFAULT_LIFECYCLE, CorruptError, InvalidInputError, Lifecycle, NotFoundError, Page
+from nl2state import DEFAULT_LIFECYCLE, CorruptError, InvalidInputError, Lifecycle, NotFoundError, Page, PayloadError
 from nl2state.testing.harness import Harness
 
 
@@ -49,6 +51,54 @@ def test_a_view_writes_and_reads_its_model(harness: Harness) -> None:
     assert orders.delete("o", expected_revision=3) == 4
 
 
+class Aliased(BaseModel):
+    total: int = Field(alias="Total")
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+    at: datetime
+
+
+class Computed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    total: int
+
+    @computed_field  # type: ignore[prop-decorator]  # as pydantic documents it
+    @property
+    def doubled(self) -> int:
+        return 2 * self.total
+
+
+class Raw(BaseModel):
+    data: Any
+
+
+@pytest.mark.parametrize("value", [Aliased(Total=1), Strict(at=datetime(2026, 1, 1, tzinfo=UTC)), Computed(total=2)])
+def test_what_a_view_writes_it_can_read(harness: Harness, value: BaseModel) -> None:
+    view = harness.tenant().states.of(type(value))
+    view.create("r", value)
+    assert view.require("r").value == value
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (Order, {"total": "planted"}),
+        (Order, Order.model_construct(total="planted")),
+        (Raw, Raw(data=object())),
+        (Raw, Raw(data=b"\xff")),
+    ],
+)
+def test_what_a_view_could_not_read_it_does_not_write(harness: Harness, model: type[BaseModel], value: Any) -> None:
+    states = harness.tenant().states
+    with pytest.raises(PayloadError) as raised:
+        states.of(model).create("r", value)
+    assert "planted" not in str(raised.value)
+    assert raised.value.__context__ is None
+    assert states.get("r") is None
+
+
 def test_a_value_that_the_model_refuses_is_told_without_it(harness: Harness) -> None:
     states = harness.tenant().states
     states.create("o", {"total": "planted"})
@@ -63,6 +113,8 @@ def test_a_lifecycle_is_consistent() -> None:
     inconsistent: list[Callable[[], Lifecycle]] = [
         lambda: Lifecycle(initial="c", statuses=a),
         lambda: Lifecycle(initial="a", statuses=a, terminal=b),
+        lambda: Lifecycle(initial="a", statuses=frozenset({"a", "a\0"})),
+        lambda: Lifecycle(initial="a", statuses=frozenset({"a", "\ud800"})),
         lambda: Lifecycle(initial="a", statuses=a, terminal=a),
         lambda: Lifecycle(initial="a", statuses=a, transitions={"a": b}),
         lambda: Lifecycle(initial="a", statuses=a | b, terminal=b, transitions={"b": a}),

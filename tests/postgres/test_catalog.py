@@ -75,7 +75,9 @@ def test_a_guarded_write_is_its_plain_form_and_the_lease_s_lock() -> None:
         "update_state_fenced",
         "put_state_fenced",
         "delete_state_fenced",
+        "abandon_key_fenced",
         "complete_key_fenced",
+        "forget_key_fenced",
     }
     for statement in guarded:
         text = _with_names(statement.sql, statement.parameters)

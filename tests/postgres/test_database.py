@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -273,6 +275,9 @@ def test_an_operator_s_epoch_takes_the_timeline_s_place(harness: PostgresHarness
         (f"host=/nowhere/{SECRET}", StoreUnavailableError),
         (f"postgresql://u:{SECRET}@127.0.0.1:1/{SECRET}", StoreUnavailableError),
         (f"garbage {SECRET}", InvalidInputError),
+        (f"host={SECRET}\ud800", InvalidInputError),
+        (None, InvalidInputError),
+        (f"host={'x' * 64}.{SECRET}", StoreUnavailableError),
         (f"host={SECRET} nonsense={SECRET}", InvalidInputError),
     ],
 )
@@ -317,6 +322,62 @@ def test_nothing_of_a_failed_call_is_in_its_error_nor_in_the_log(
     assert impatient.dsn not in caplog.text
     host = str(psycopg.conninfo.conninfo_to_dict(impatient.dsn).get("host"))
     assert host not in caplog.text
+
+
+def test_a_store_is_not_used_over_a_fork(harness: PostgresHarness) -> None:
+    """Two processes on one connection would read each other's answers."""
+    code = """
+import os, sys
+from nl2state import TenantScope, UsageError
+from nl2state_postgres import PostgresStore
+store = PostgresStore.open(sys.argv[1], schema=sys.argv[2])
+tenant = store.tenant(TenantScope.local())
+tenant.states.create("s", 1)
+child = os.fork()
+if not child:
+    refused = 0
+    calls = [lambda: tenant.states.get("s"), tenant.hold("r", owner="a").__enter__, tenant.transaction().__enter__]
+    for call in calls:
+        try:
+            call()
+        except UsageError:
+            refused += 1
+    with PostgresStore.open(sys.argv[1], schema=sys.argv[2]) as own:
+        refused += own.tenant(TenantScope.local()).states.require("s").value
+    os._exit(refused)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), tenant.states.require("s").value)
+store.close()
+"""
+    command = [sys.executable, "-c", code, harness.dsn, harness.schema]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "4 1\n", ran.stderr
+
+
+def test_a_heartbeat_is_never_behind_a_busy_pool(harness: PostgresHarness) -> None:
+    settings = harness.settings.model_copy(update={"connections_max": 1})
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:
+        tenant = store.tenant(TenantScope.local())
+        with tenant.hold("r", owner="a", ttl_seconds=3) as held, held.transaction() as tx:
+            tx.states.create("s", 1)
+            before = held.lease
+            until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
+
+
+@pytest.mark.parametrize("before", ["free", "expired"])
+def test_a_row_that_outlived_a_fail_over_goes_on_in_the_new_epoch(harness: PostgresHarness, before: str) -> None:
+    """P5: the replica that was promoted may lack the last grants, so its row's own next token is not enough."""
+    scope = TenantScope.derive("acme", pepper="the pepper of the tests")
+    lease = harness.tenant().leases.acquire("r", owner="a", ttl_seconds=60)
+    attempt = harness.tenant().idempotency.reserve("k", request=1, result_ttl_seconds=9, attempt_ttl_seconds=9).attempt
+    if before == "free":
+        harness.tenant().leases.release(lease.fence)
+    harness.advance(61)
+    settings = harness.settings.model_copy(update={"epoch": 77})
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as promoted:
+        tenant = promoted.tenant(scope)
+        assert tenant.leases.acquire("r", owner="b", ttl_seconds=60).fence.token >> 41 == 77 > lease.fence.token >> 41
+        again = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=9, attempt_ttl_seconds=9).attempt
+        assert again.number >> 41 == 77 > attempt.number >> 41
 
 
 def test_a_closed_store_says_so(harness: PostgresHarness) -> None:

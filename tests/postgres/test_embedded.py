@@ -79,6 +79,7 @@ def python(folder: Path) -> Iterator[Python]:
             prelude = f"""
                 import os, pathlib, signal, sys, warnings
                 warnings.simplefilter("error")
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
                 from nl2state_postgres import embedded
                 embedded._TMP = pathlib.Path({str(folder)!r})
             """
