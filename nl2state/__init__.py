@@ -43,7 +43,7 @@ from nl2state.states import (
     StateRecord,
     StateStore,
 )
-from nl2state.store import Retained, Store, System, Tenant, Transaction
+from nl2state.store import RetainCursor, Retained, Store, System, Tenant, Transaction
 from nl2state.toolkit.holding import Held
 from nl2state.toolkit.idempotent import run_once, run_once_in_transaction
 from nl2state.views import StateView
@@ -79,6 +79,7 @@ __all__ = [
     "Page",
     "PayloadError",
     "Reservation",
+    "RetainCursor",
     "Retained",
     "RevisionConflictError",
     "SchemaError",

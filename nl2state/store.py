@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from nl2state.idempotency import IdempotencyStore
@@ -16,7 +16,7 @@ from nl2state.scope import TenantScope
 from nl2state.states import FencedStateStore
 from nl2state.toolkit.holding import Held
 
-__all__ = ["SWEEPS", "Retained", "Store", "System", "Tenant", "Transaction", "retain_by_scope"]
+__all__ = ["SWEEPS", "RetainCursor", "Retained", "Store", "Swept", "System", "Tenant", "Transaction", "retain_by_scope"]
 
 
 class Transaction(Protocol):
@@ -98,13 +98,29 @@ class Tenant(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RetainCursor:
+    """Where a call of `retain` stopped: for the next one to go on."""
+
+    scope: UUID
+    sweep: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retained:
-    """How many rows of each noun a call of `retain` removed, and the scope `after` which to go on; None at the end."""
+    """How many rows of each noun a call of `retain` removed, and after what to go on; None at the end."""
 
     states: int
     leases: int
     idempotency: int
-    after: TenantScope | None
+    after: RetainCursor | None
+
+
+class Swept(NamedTuple):
+    """How many rows one clean-up of a scope removed, and after which key there may be more; None at the end."""
+
+    removed: int
+    after: str | None
 
 
 class System(Protocol):
@@ -116,15 +132,17 @@ class System(Protocol):
         terminal_age_seconds: float | None = None,
         expired_age_seconds: float = 86_400.0,
         limit: int = 1_000,
-        after: TenantScope | None = None,
+        after: RetainCursor | None = None,
     ) -> Retained:
         """Remove rows that nothing needs any more, skipping what is locked: a page of scopes a call, from `after` on.
 
         Those are: records that ended longer ago than `terminal_age_seconds` (None: none of these), which are emptied as
         `delete` does; and what expired, was deleted, released or forgotten longer ago than `expired_age_seconds`. That
         one is at least an hour, since tokens and attempts go on rising after a row is removed only while no clock steps
-        further back. A call removes at most `limit` rows of each noun; call it again with the `after` that it returned,
-        until that is None.
+        further back.
+
+        A call removes at most `limit` rows of each noun, and reads few more: call it again with the `after` that it
+        returned, until that is None.
         """
         ...
 
@@ -168,15 +186,19 @@ _EXPIRED_AGE_SECONDS_MIN = 3_600.0
 
 def retain_by_scope(
     next_scope: Callable[[UUID], UUID | None],
-    sweep: Callable[[str, UUID, float, int], int],
+    sweep: Callable[[str, UUID, float, int, str], Swept],
     limits: Limits,
     *,
     terminal_age_seconds: float | None,
     expired_age_seconds: float,
     limit: int,
-    after: TenantScope | None,
+    after: RetainCursor | None,
 ) -> Retained:
-    """Do what System.retain says, with a backend's `next_scope` (the least after one) and `sweep` (one of SWEEPS)."""
+    """Do what System.retain says, for a backend.
+
+    `next_scope` returns the least scope after one. `sweep` is given one of SWEEPS, a scope, an age, how many rows it
+    may read, and after which key.
+    """
     most = limits.ttl_seconds_max
     expired = check_seconds("expired_age_seconds", expired_age_seconds, least=_EXPIRED_AGE_SECONDS_MIN, most=most)
     ages = dict.fromkeys(SWEEPS, expired)
@@ -186,14 +208,21 @@ def retain_by_scope(
         ages["ended_states"] = check_seconds("terminal_age_seconds", terminal_age_seconds, most=most)
     checked_integer("limit", limit, most=_PAGE_SIZE_MAX)
     removed = dict.fromkeys(SWEEPS.values(), 0)
-    seen = UUID(int=0) if after is None else after.uuid
+    resumed = after if after is not None and after.sweep in ages else None
+    scope = next_scope(UUID(int=0)) if after is None else after.scope
     for _ in range(_SCOPES_MAX):
-        scope = next_scope(seen)
         if scope is None:
             return Retained(**removed, after=None)
         for name, age_seconds in ages.items():
-            removed[SWEEPS[name]] += sweep(name, scope, age_seconds, limit - removed[SWEEPS[name]])
-        if max(removed.values()) >= limit:
-            break  # there may be more in this scope
-        seen = scope
-    return Retained(**removed, after=TenantScope(seen))
+            if resumed is not None and resumed.sweep != name:
+                continue  # it was done before
+            noun, key = SWEEPS[name], "" if resumed is None else resumed.key
+            resumed = None
+            if removed[noun] == limit:
+                return Retained(**removed, after=RetainCursor(scope, name, key))
+            swept = sweep(name, scope, age_seconds, limit - removed[noun], key)
+            removed[noun] += swept.removed
+            if swept.after is not None:
+                return Retained(**removed, after=RetainCursor(scope, name, swept.after))
+        scope = next_scope(scope)
+    return Retained(**removed, after=None if scope is None else RetainCursor(scope, next(iter(ages)), ""))

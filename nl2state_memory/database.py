@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from nl2state.errors import StoreTimeoutError, StoreUnavailableError
+from nl2state.store import Swept
 from nl2state_memory.rows import KeyRow, LeaseRow, StateRow
 from nl2state_memory.settings import Settings
 from nl2state_memory.tables import Name, Slot, Strength, Table
@@ -67,13 +69,21 @@ class Database:
         with self.changed:
             self.changed.wait_for(lambda: self.changes != seen, seconds)
 
-    def sweep(self, table: Table[R], slots: Iterable[Slot[R]], page_size: int) -> int:
-        """Remove the first so many of these rows that nobody has locked, and return how many they were."""
+    def sweep(self, table: Table[R], slots: Iterable[Slot[R]], page_size: int) -> Swept:
+        """Remove the first so many of these rows that nobody has locked."""
         free = list(islice((slot for slot in slots if not slot.holders), page_size))
         for slot in free:
             table.publish(slot, None)
             table.vacate(slot)
-        return len(free)
+        return Swept(len(free), "" if len(free) == page_size else None)
+
+    def sweep_page(self, table: Table[R], scope: UUID, page_size: int, after: str, due: Callable[[R], bool]) -> Swept:
+        """Read the next so many rows of a scope by their keys, and remove those that are due and nobody has locked."""
+        page = list(islice(table.in_order(scope, after), page_size))
+        swept = self.sweep(
+            table, (slot for slot in page if slot.committed is not None and due(slot.committed)), page_size
+        )
+        return Swept(swept.removed, page[-1].name[1] if len(page) == page_size else None)
 
 
 class _Before(NamedTuple):

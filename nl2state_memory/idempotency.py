@@ -22,6 +22,7 @@ from nl2state.idempotency import (
 from nl2state.leases import Fence
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, encode
+from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
@@ -217,7 +218,6 @@ def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation |
     return AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)
 
 
-def sweep(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
-    """Remove keys of one scope that expired by then. Returns how many."""
-    due = (slot for slot in database.keys.in_order(scope) if slot.committed and slot.committed.expires_at <= until)
-    return database.sweep(database.keys, due, page_size)
+def sweep(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
+    """Remove keys of one scope that expired by then. See Database.sweep_page."""
+    return database.sweep_page(database.keys, scope, page_size, after, lambda row: row.expires_at <= until)

@@ -24,6 +24,7 @@ from uuid import UUID
 from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
 from nl2state.pages import PAGE_SIZE, Page, page_of
+from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
@@ -223,7 +224,6 @@ class MemoryLeases(LeaseStore):
         unit.write(self._database.leases, name, freed)
 
 
-def sweep(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
-    """Remove leases of one scope that expired or came free by then. Returns how many."""
-    due = (slot for slot in database.leases.in_order(scope) if slot.committed and slot.committed.expires_at <= until)
-    return database.sweep(database.leases, due, page_size)
+def sweep(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
+    """Remove leases of one scope that expired or came free by then. See Database.sweep_page."""
+    return database.sweep_page(database.leases, scope, page_size, after, lambda row: row.expires_at <= until)

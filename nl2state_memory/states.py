@@ -23,6 +23,7 @@ from nl2state.states import (
     Ttl,
     refuse_creation,
 )
+from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database
@@ -311,23 +312,23 @@ def _emptied(former: StateRow | None, at: datetime) -> StateRow:
     )
 
 
-def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
-    """Empty records of one scope that ended by then, as a deletion does. Returns how many."""
+def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int, _after: str) -> Swept:
+    """Empty records of one scope that ended by then, as a deletion does."""
     due = database.states.due("ended_at", scope, until)
     ended = (slot for slot in due if slot.committed and slot.committed.deleted_at is None and not slot.holders)
     page = list(islice(ended, page_size))
     for slot in page:
         database.states.publish(slot, _emptied(slot.committed, database.clock()))
-    return len(page)
+    return Swept(len(page), "" if len(page) == page_size else None)
 
 
-def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
-    """Remove emptied rows of one scope that were deleted by then. Returns how many."""
+def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int, _after: str) -> Swept:
+    """Remove emptied rows of one scope that were deleted by then."""
     due = database.states.due("ended_at", scope, until)
     emptied = (slot for slot in due if slot.committed and slot.committed.deleted_at is not None)
     return database.sweep(database.states, emptied, page_size)
 
 
-def sweep_expired(database: Database, scope: UUID, until: datetime, page_size: int) -> int:
-    """Remove records of one scope that expired by then. Returns how many."""
+def sweep_expired(database: Database, scope: UUID, until: datetime, page_size: int, _after: str) -> Swept:
+    """Remove records of one scope that expired by then."""
     return database.sweep(database.states, database.states.due("expires_at", scope, until), page_size)

@@ -14,7 +14,7 @@ from nl2state.errors import UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
-from nl2state.store import Retained, Transaction, retain_by_scope
+from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state_memory import idempotency, leases, states
 from nl2state_memory.binding import MemoryBinding
@@ -30,7 +30,7 @@ __all__ = ["MemoryStore", "MemoryTenant", "MemoryTransaction"]
 _HEARTBEAT_LOCK_SECONDS = 0.05  # a renewal has no good reason to wait, and others would wait behind it
 _DEFAULTS = Settings()
 
-_SWEEPS: Final[dict[str, Callable[[Database, UUID, datetime, int], int]]] = {
+_SWEEPS: Final[dict[str, Callable[[Database, UUID, datetime, int, str], Swept]]] = {
     "ended_states": states.sweep_ended,
     "deleted_states": states.sweep_deleted,
     "expired_states": states.sweep_expired,
@@ -121,7 +121,7 @@ class MemorySystem:
         terminal_age_seconds: float | None = None,
         expired_age_seconds: float = 86_400.0,
         limit: int = 1_000,
-        after: TenantScope | None = None,
+        after: RetainCursor | None = None,
     ) -> Retained:
         """Remove rows that nothing needs any more, scope by scope."""
         return retain_by_scope(
@@ -141,11 +141,11 @@ class MemorySystem:
             found = [table.next_scope(after) for table in (database.states, database.leases, database.keys)]
         return min((scope for scope in found if scope is not None), default=None)
 
-    def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int) -> int:
+    def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int, after: str) -> Swept:
         """Run one clean-up. Each is a call of its own, so that others come between."""
         database = self._session.database
         with self._session.call():
-            return _SWEEPS[name](database, scope, database.clock() - timedelta(seconds=age_seconds), page_size)
+            return _SWEEPS[name](database, scope, database.clock() - timedelta(seconds=age_seconds), page_size, after)
 
 
 class MemoryStore:

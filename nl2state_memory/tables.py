@@ -127,10 +127,10 @@ class Table(Generic[R]):
         later = range(bisect_right(self._scopes, after), len(self._scopes))
         return next((self._scopes[place] for place in later if self._has_rows(self._scopes[place])), None)
 
-    def in_order(self, scope: UUID) -> Iterator[Slot[R]]:
-        """Yield the slots of a scope in the order of their keys."""
-        slots = self._slots.get(scope, {})
-        return (slots[key] for key in self._keys.get(scope, ()))
+    def in_order(self, scope: UUID, after: str) -> Iterator[Slot[R]]:
+        """Yield the slots of a scope in the order of their keys, from after one on."""
+        keys, slots = self._keys.get(scope, []), self._slots.get(scope, {})
+        return (slots[keys[place]] for place in range(bisect_right(keys, after), len(keys)))
 
     def scan(self, unit: Unit, scope: UUID, span: Span) -> list[tuple[str, R]]:
         """Return the first rows of a span as a transaction sees them, with their keys: its limit, and one more."""

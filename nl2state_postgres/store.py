@@ -13,7 +13,7 @@ from nl2state.errors import UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
-from nl2state.store import Retained, Transaction, retain_by_scope
+from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.catalog import Catalog
@@ -110,7 +110,7 @@ class PostgresSystem:
         terminal_age_seconds: float | None = None,
         expired_age_seconds: float = 86_400.0,
         limit: int = 1_000,
-        after: TenantScope | None = None,
+        after: RetainCursor | None = None,
     ) -> Retained:
         """Remove rows that nothing needs any more, scope by scope."""
         return retain_by_scope(
@@ -127,9 +127,13 @@ class PostgresSystem:
         row = self._database.row("next_scope", scope=after)
         return None if row is None else row[0]
 
-    def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int) -> int:
+    def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int, after: str) -> Swept:
         values = {"scope": scope, "age_seconds": age_seconds, "page_size": page_size, "write_id": uuid4()}
-        return self._database.count(f"sweep_{name}", **values)
+        if name.endswith("states"):  # which are found by an index, so that none is read in vain
+            removed = self._database.count(f"sweep_{name}", **values)
+            return Swept(removed, "" if removed == page_size else None)
+        removed, last, scanned = self._database.row(f"sweep_{name}", after=after, **values) or (0, None, 0)
+        return Swept(removed, last if scanned == page_size else None)
 
 
 class PostgresStore:

@@ -97,9 +97,14 @@ SELECT l.token FROM {schema}.leases l
    AND l.expires_at > (SELECT {clock});
 
 -- name: sweep_leases
--- Removes leases of one scope that expired or came free that long ago. Returns: a count.
-WITH gone AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
-        WHERE scope = :scope AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
-        ORDER BY resource LIMIT :page_size FOR UPDATE SKIP LOCKED)
-DELETE FROM {schema}.leases l USING gone
- WHERE l.scope = :scope AND l.resource = gone.resource AND l.token = gone.token;
+-- Reads a page of leases of one scope, and removes those that expired or came free that long ago. Says how many, the last
+-- resource of the page, and its size. No index has the expiry, which renewals change. Returns: one row.
+WITH page AS MATERIALIZED (SELECT resource, expires_at FROM {schema}.leases
+        WHERE scope = :scope AND resource > :after ORDER BY resource LIMIT :page_size),
+     due AS MATERIALIZED (SELECT {clock} - make_interval(secs => :age_seconds) AS until),
+     gone AS MATERIALIZED (SELECT resource, token FROM {schema}.leases
+        WHERE scope = :scope AND resource = ANY (ARRAY(SELECT resource FROM page, due WHERE expires_at <= due.until))
+          AND expires_at <= (SELECT until FROM due) ORDER BY resource FOR UPDATE SKIP LOCKED),
+     removed AS (DELETE FROM {schema}.leases l USING gone
+        WHERE l.scope = :scope AND l.resource = gone.resource AND l.token = gone.token RETURNING 1)
+SELECT (SELECT count(*) FROM removed), (SELECT max(resource) FROM page), (SELECT count(*) FROM page);

@@ -281,6 +281,6 @@ def test_a_sweep_passes_by_what_is_locked_and_keeps_the_order() -> None:
     holder = rows.begin()
     rows.lock(holder, _SHARE, name=(scope, "a"))
     with rows.database.changed:
-        assert rows.database.sweep(leases, leases.in_order(scope), 2) == 2
-        assert [slot.name[1] for slot in leases.in_order(scope)] == ["a", "d"]
+        assert rows.database.sweep(leases, leases.in_order(scope, ""), 2).removed == 2
+        assert [slot.name[1] for slot in leases.in_order(scope, "")] == ["a", "d"]
     rows.commit(holder)
