@@ -148,24 +148,6 @@ class TestCompareAndSet:
         assert harness.clients[0].system.retain().states == 0
         assert states.create("r", "b").revision == 3
 
-    def test_retention_of_ended_records_lets_no_writer_of_their_life_in(self, harness: Harness) -> None:
-        states, system = harness.tenant().states, harness.clients[0].system
-        states.create("r", "a")
-        states.create("other", "a")
-        states.update("r", "b", expected_revision=1, status="succeeded")
-        harness.advance(61)
-        assert system.retain(terminal_age_seconds=62).states == 0
-        assert system.retain(terminal_age_seconds=60).states == 1
-        assert states.get("r") is None
-        assert states.require("other").revision == 1
-        assert states.create("r", "c").revision == 4
-        with pytest.raises(RevisionConflictError):
-            states.update("r", "late", expected_revision=1)
-        states.delete("r", expected_revision=4)
-        harness.advance(_DAY + 1)
-        assert system.retain(terminal_age_seconds=60).states == 1
-        assert states.create("r", "d").revision == 1
-
     def test_an_expired_record_is_absent_before_it_is_swept(self, harness: Harness) -> None:
         states = harness.tenant().states
         states.create("r", "a", ttl_seconds=60)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from nl2state.errors import RevisionConflictError
 from nl2state.store import Retained
 from nl2state.testing.harness import Harness
 
@@ -65,3 +68,21 @@ class TestRetention:
             assert (page.states, page.leases, page.idempotency, harness.waiting()) == (0, 0, 0, 0)
         page = system.retain(terminal_age_seconds=60)
         assert (page.leases, page.idempotency) == (1, 1)
+
+    def test_retention_of_ended_records_lets_no_writer_of_their_life_in(self, harness: Harness) -> None:
+        states, system = harness.tenant().states, harness.clients[0].system
+        states.create("r", "a")
+        states.create("other", "a")
+        states.update("r", "b", expected_revision=1, status="succeeded")
+        harness.advance(61)
+        assert system.retain(terminal_age_seconds=62).states == 0
+        assert system.retain(terminal_age_seconds=60).states == 1
+        assert states.get("r") is None
+        assert states.require("other").revision == 1
+        assert states.create("r", "c").revision == 4
+        with pytest.raises(RevisionConflictError):
+            states.update("r", "late", expected_revision=1)
+        states.delete("r", expected_revision=4)
+        harness.advance(_DAY + 1)
+        assert system.retain(terminal_age_seconds=60).states == 1
+        assert states.create("r", "d").revision == 1

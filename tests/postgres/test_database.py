@@ -9,19 +9,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from nl2state import (
     ANY_REVISION,
-    AttemptInFlightError,
     FencingRejectedError,
     InvalidInputError,
     LeaseBusyError,
     OutcomeUnknownError,
-    Reservation,
     StoreError,
     StoreTimeoutError,
     StoreUnavailableError,
@@ -246,28 +243,6 @@ def test_a_read_whose_answer_is_lost_is_known_to_have_changed_nothing(harness: P
             store.tenant(TenantScope.local()).states.get("planted")
 
 
-def test_a_restored_or_upgraded_server_goes_on_with_greater_tokens(harness: PostgresHarness) -> None:
-    """P5: a timeline lower than the last one seen says that the data came from another server."""
-    before = harness.tenant().leases.acquire("r", owner="a", ttl_seconds=60).fence
-    sql = f"SELECT epoch_base, timeline FROM {harness.schema}.metadata"
-    base, timeline = harness.observer.execute(sql).fetchone() or (0, 0)
-    assert base == 0
-    harness.observer.execute(f"UPDATE {harness.schema}.metadata SET timeline = {timeline + 6}")
-    for _ in range(2):
-        with harness.open() as restored:
-            tenant = restored.tenant(TenantScope.derive("acme", pepper="the pepper of the tests"))
-            fence = tenant.leases.acquire(f"new {_}", owner="a", ttl_seconds=60).fence
-            assert fence.token >> 41 == timeline + 6 + timeline
-            assert fence.token > before.token
-        assert harness.observer.execute(sql).fetchone() == (timeline + 6, timeline)
-
-
-def test_an_operator_s_epoch_takes_the_timeline_s_place(harness: PostgresHarness) -> None:
-    settings = harness.settings.model_copy(update={"epoch": 77})
-    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:
-        assert store.tenant(TenantScope.local()).leases.acquire("r", owner="a", ttl_seconds=60).fence.token >> 41 == 77
-
-
 @pytest.mark.parametrize(
     ("dsn", "kind"),
     [
@@ -363,23 +338,6 @@ def test_a_heartbeat_is_never_behind_a_busy_pool(harness: PostgresHarness) -> No
             until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
 
 
-@pytest.mark.parametrize("before", ["free", "expired"])
-def test_a_row_that_outlived_a_fail_over_goes_on_in_the_new_epoch(harness: PostgresHarness, before: str) -> None:
-    """P5: the replica that was promoted may lack the last grants, so its row's own next token is not enough."""
-    scope = TenantScope.derive("acme", pepper="the pepper of the tests")
-    lease = harness.tenant().leases.acquire("r", owner="a", ttl_seconds=60)
-    attempt = harness.tenant().idempotency.reserve("k", request=1, result_ttl_seconds=9, attempt_ttl_seconds=9).attempt
-    if before == "free":
-        harness.tenant().leases.release(lease.fence)
-    harness.advance(61)
-    settings = harness.settings.model_copy(update={"epoch": 77})
-    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as promoted:
-        tenant = promoted.tenant(scope)
-        assert tenant.leases.acquire("r", owner="b", ttl_seconds=60).fence.token >> 41 == 77 > lease.fence.token >> 41
-        again = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=9, attempt_ttl_seconds=9).attempt
-        assert again.number >> 41 == 77 > attempt.number >> 41
-
-
 def test_a_closed_store_says_so(harness: PostgresHarness) -> None:
     store = harness.open()
     tenant = store.tenant(TenantScope.local())
@@ -389,52 +347,6 @@ def test_a_closed_store_says_so(harness: PostgresHarness) -> None:
         tenant.states.get("s")
     with pytest.raises(UsageError), tenant.hold("r", owner="a"):
         pass
-
-
-def test_a_replay_and_a_busy_call_write_nothing(harness: PostgresHarness) -> None:
-    """A completed key and a held lease are only read by everybody else: no new row version, and no row lock."""
-    tenant = harness.tenant()
-
-    def versions() -> list[Any]:
-        tables = ((f"{harness.schema}.{table}") for table in ("keys", "leases"))
-        return [harness.observer.execute(f"SELECT ctid, xmin, xmax FROM {table}").fetchall() for table in tables]
-
-    def reserve() -> Reservation:
-        return tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60)
-
-    attempt = reserve().attempt
-    tenant.leases.acquire("r", owner="a", ttl_seconds=60)
-    before = versions()
-    with pytest.raises(AttemptInFlightError):
-        reserve()
-    assert tenant.leases.try_acquire("r", owner="b", ttl_seconds=60) is None
-    assert versions() == before
-    tenant.idempotency.complete(attempt, "done")
-    before = versions()
-    assert reserve().completed
-    assert versions() == before
-
-
-def test_updates_renewals_and_acquisitions_are_hot(harness: PostgresHarness) -> None:
-    tenant = harness.tenant()
-    tenant.states.create("s", 0, ttl_seconds=600)
-    for revision in range(1, 201):
-        tenant.states.update("s", revision, expected_revision=revision, status="running")
-    fence = tenant.leases.acquire("renewed", owner="a", ttl_seconds=60).fence
-    for _ in range(200):
-        tenant.leases.renew(fence)
-    for client in harness.clients:
-        client.close()  # a session hands in its counts when it ends
-
-    def counts(table: str) -> tuple[int, int]:
-        sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = %s"
-        row = harness.observer.execute(sql, [harness.schema, table]).fetchone() or (0, 0)
-        return int(row[0]), int(row[1])
-
-    for table in ("states", "leases"):
-        until(lambda table=table: counts(table)[0] >= 200, "the counts")  # type: ignore[misc]  # bound at once
-        updates, hot = counts(table)
-        assert hot >= 0.95 * updates, (table, updates, hot)
 
 
 def _everything(error: BaseException | None) -> str:
