@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -78,7 +79,7 @@ class Connection(psycopg.Connection[Row]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **kwargs: Any) -> Connection:
-        """Open and set up a connection, for `settings` and a `catalog` among the keywords.
+        """Open and set up a connection, for `settings` and a `catalog`. `away` is set while none can be made.
 
         Raises psycopg.OperationalError, with words of ours: the pool logs them.
         """
@@ -89,7 +90,9 @@ class Connection(psycopg.Connection[Row]):
         except StoreError as error:
             reason = error.args[0]
         else:
+            kwargs["away"].clear()
             return connection
+        kwargs["away"].set()
         if connection is not None:
             connection.close()
         raise psycopg.OperationalError(reason)
@@ -169,16 +172,15 @@ class Database:
         settings: Settings,
         *,
         size: tuple[int, int],
-        monotonic: Callable[[], float],
     ) -> None:
         self.catalog = catalog
-        self.monotonic = monotonic
         self._process = os.getpid()
+        self._away = threading.Event()  # whether the last connection could not be made
         self._open_here = OpenHere()
         self._pool = psycopg_pool.ConnectionPool(
             conninfo,
             connection_class=Connection,
-            kwargs={"settings": settings, "catalog": catalog},
+            kwargs={"settings": settings, "catalog": catalog, "away": self._away},
             min_size=size[0],
             max_size=size[1],
             timeout=settings.checkout_timeout_seconds,
@@ -186,8 +188,9 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close the connections. A call that is running ends in an error."""
-        self._pool.close()
+        """Close the connections; a call that is running fails. In a forked child they are the parent's, and left."""
+        if os.getpid() == self._process:
+            self._pool.close()
 
     @property
     def has_open_transaction_here(self) -> bool:
@@ -221,10 +224,6 @@ class Database:
                 yield session
         session.run_after_commit()
 
-    @property
-    def _connect_failures(self) -> int:
-        return self._pool.get_stats().get("connections_errors", 0)
-
     @contextmanager
     def _checkout(self) -> Iterator[Connection]:
         connection = self._take()
@@ -236,7 +235,6 @@ class Database:
     def _take(self) -> Connection:
         if os.getpid() != self._process:  # both processes would read each other's answers
             raise UsageError("the store was opened before a fork: open one in each process")
-        failures = self._connect_failures
         try:
             return self._pool.getconn()
         except psycopg_pool.PoolClosed:
@@ -244,11 +242,11 @@ class Database:
         except psycopg_pool.TooManyRequests:
             told = StoreUnavailableError("too many calls wait for a connection")
         except psycopg_pool.PoolTimeout:
-            connected = self._connect_failures == failures
+            away = self._away.is_set()
             told = (
-                StoreTimeoutError("no connection came free")
-                if connected
-                else StoreUnavailableError("no connection could be made")
+                StoreUnavailableError("no connection could be made")
+                if away
+                else StoreTimeoutError("no connection came free")
             )
         raise told
 

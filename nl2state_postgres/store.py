@@ -150,10 +150,10 @@ class PostgresStore:
     ) -> None:
         """Connect to a schema that is there. Applications call `open`."""
         size = settings.connections_min, settings.connections_max
-        self._database = Database(conninfo, catalog, settings, size=size, monotonic=monotonic)
+        self._database = Database(conninfo, catalog, settings, size=size)
         # the heartbeat's own, so that it is never behind a busy pool; opened with the first lease that is held
         beating = settings.model_copy(update={"lock_timeout_seconds": _HEARTBEAT_LOCK_SECONDS})
-        self._beating = Database(conninfo, catalog, beating, size=(0, 1), monotonic=monotonic)
+        self._beating = Database(conninfo, catalog, beating, size=(0, 1))
         self._heartbeat = Heartbeat(monotonic)
         self._limits = limits
         self._monotonic = monotonic

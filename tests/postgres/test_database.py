@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -317,6 +318,7 @@ if not child:
             call()
         except UsageError:
             refused += 1
+    store.close()  # which must not end the parent's connections
     with PostgresStore.open(sys.argv[1], schema=sys.argv[2]) as own:
         refused += own.tenant(TenantScope.local()).states.require("s").value
     os._exit(refused)
@@ -336,6 +338,20 @@ def test_a_heartbeat_is_never_behind_a_busy_pool(harness: PostgresHarness) -> No
             tx.states.create("s", 1)
             before = held.lease
             until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
+
+
+def test_a_server_that_is_away_is_said_to_be_unavailable_and_not_slow(harness: PostgresHarness, tmp_path: Path) -> None:
+    settings = harness.settings.model_copy(update={"checkout_timeout_seconds": 1.0})
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(tmp_path, harness.dsn))
+        store = PostgresStore.open(proxy.dsn, schema=harness.schema, settings=settings)
+        tenant = store.tenant(TenantScope.local())
+        tenant.states.create("s", 1)
+        stack.pop_all().close()
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError):
+                tenant.states.get("s")
+        store.close()
 
 
 def test_a_closed_store_says_so(harness: PostgresHarness) -> None:
