@@ -78,23 +78,30 @@ class Connection(psycopg.Connection[Row]):
         raise StoreUnavailableError("the server cannot be reached, or refused the role or the database")
 
     @classmethod
+    def ready(cls, conninfo: str, settings: Settings, catalog: Catalog) -> Connection:
+        """Open and set up a connection. Raises a StoreError, and leaves none open then."""
+        connection = cls.bare(conninfo)
+        try:
+            connection._set_up(settings, catalog)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @classmethod
     def connect(cls, conninfo: str = "", **kwargs: Any) -> Connection:
-        """Open and set up a connection, for `settings` and a `catalog`. `away` is set while none can be made.
+        """Open and set up a connection for the pool. `away` is set while none can be made.
 
         Raises psycopg.OperationalError, with words of ours: the pool logs them.
         """
-        connection: Connection | None = None
         try:
-            connection = cls.bare(conninfo)
-            connection._set_up(kwargs["settings"], kwargs["catalog"])
+            connection = cls.ready(conninfo, kwargs["settings"], kwargs["catalog"])
         except StoreError as error:
             reason = error.args[0]
         else:
             kwargs["away"].clear()
             return connection
         kwargs["away"].set()
-        if connection is not None:
-            connection.close()
         raise psycopg.OperationalError(reason)
 
     def __repr__(self) -> str:

@@ -78,7 +78,7 @@ def _plan(harness: PostgresHarness, name: str, prefix: str | None, plan: str) ->
     values |= {"page_size": span.limit, "status": "running", "record_id": "order-1"}
     statement, table = catalog[name], _TABLES[name]
     execute = f"EXECUTE listing ({', '.join(_literal(values[parameter]) for parameter in statement.parameters)})"
-    connection = Connection.connect(harness.dsn, settings=harness.settings, catalog=catalog)
+    connection = Connection.ready(harness.dsn, harness.settings, catalog)
     try:
         connection.send(f"SET plan_cache_mode = force_{plan.partition(',')[0]}_plan")
         connection.send(f"PREPARE listing AS {statement.sql}")
