@@ -11,7 +11,8 @@ from nl2state.binding import Binding
 from nl2state.errors import FencingRejectedError
 from nl2state.leases import Fence
 from nl2state.payload import Value, encode
-from nl2state_postgres.database import Row, Session
+from nl2state_postgres.connection import Row
+from nl2state_postgres.database import Session
 
 __all__ = ["PostgresBinding"]
 

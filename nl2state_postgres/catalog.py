@@ -1,21 +1,28 @@
 """The named statements of `sql/*.sql`, compiled once for a schema and a clock.
 
 A statement begins with `-- name: update_state`, and a comment that says what it does and ends in what it returns. Its
-parameters are written `:name`; each name has one type, wherever it is used. Its only slots are
-`{schema}` and `{clock}`.
+parameters are written `:name`; each name has one type, wherever it is used. Its only slots are `{schema}` and
+`{clock}`.
+
+The comment of a write may go on with `-- Lost: read_back_state, sent again.`: what is done where the connection was
+lost before its answer came. The statement that is named finds the row by its `write_id`, and returns the same columns;
+`sent again` says that the write can take effect only once, however often it is sent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib import resources
-from typing import Final
+from typing import Any, Final
+
+from psycopg.pq import Format
 
 from nl2state.errors import InvalidInputError, SchemaError
 from nl2state.keys import check_id
+from nl2state_postgres.wire import WIRE
 
 __all__ = ["Catalog", "Returns", "Statement", "quote_schema"]
 
@@ -64,7 +71,6 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "source_statuses": "text[]",
     "statement_timeout": "text",
     "status": "text",
-    "timeline": "bigint",
     "token": "bigint",
     "ttl_seconds": "double precision",
     "version": "integer",
@@ -74,6 +80,7 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
 _HEADER = re.compile(r"^-- name: *(.*)$", re.MULTILINE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RETURNS = re.compile(r"Returns: ([a-z ]+)\.$")
+_LOST = re.compile(r"-- Lost: (?P<read_back>[a-z_]+)?(?:, )?(?P<again>sent again)?\.")
 _SLOT = re.compile(r"\{([^}]*)\}")
 _PIECE = re.compile(
     r"(?P<quoted>'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")|(?P<cast>::)|(?<!\w):(?P<name>[A-Za-z_]\w*)|--[^\n]*"
@@ -102,6 +109,26 @@ class Statement:
     parameters: tuple[str, ...]
     returns: Returns
     writes: bool
+    read_back: str | None = None
+    sent_again: bool = False
+    key: bytes = field(init=False)
+    text: bytes = field(init=False)
+    encoders: tuple[tuple[str, Callable[[Any], bytes]], ...] = field(init=False)
+    oids: tuple[int, ...] = field(init=False)
+    formats: tuple[Format, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Lay out what is sent with each call."""
+        wires = [WIRE[PARAMETER_TYPES[name]] for name in self.parameters]
+        laid_out = {
+            "key": self.name.encode(),
+            "text": self.sql.encode(),
+            "encoders": tuple(zip(self.parameters, (wire.encode for wire in wires), strict=True)),
+            "oids": tuple(wire.oid for wire in wires),
+            "formats": (Format.BINARY,) * len(wires),
+        }
+        for name, value in laid_out.items():
+            object.__setattr__(self, name, value)
 
 
 class Catalog:
@@ -116,6 +143,9 @@ class Catalog:
                 if statement.name in self._statements:
                     raise SchemaError(f"{file}: {statement.name} is defined twice")
                 self._statements[statement.name] = statement
+        for statement in self:
+            if statement.read_back is not None and statement.read_back not in self._statements:
+                raise SchemaError(f"{statement.name}: there is no {statement.read_back} to read it back by")
 
     @classmethod
     def load(cls, *, schema: str, clock: str) -> Catalog:
@@ -147,6 +177,9 @@ class Catalog:
     def _compile(self, where: str, name: str, body: str) -> Statement:
         lines = body.splitlines()
         comment = [line for line in lines if line.startswith("--")]
+        lost = _LOST.fullmatch(comment[-1]) if comment else None
+        if lost is not None:
+            comment.pop()
         declared = _RETURNS.search(comment[-1]) if comment else None
         if declared is None or declared.group(1) not in {returns.value for returns in Returns}:
             raise SchemaError(f"{where}: its comment does not end in what it returns")
@@ -157,7 +190,15 @@ class Catalog:
             if slot not in self._slots:
                 raise SchemaError(f"{where}: unknown slot")
         sql, parameters = _number(where, _SLOT.sub(lambda match: self._slots[match.group(1)], sql))
-        return Statement(name, sql, parameters, Returns(declared.group(1)), writes=bool(_WRITE.search(sql)))
+        return Statement(
+            name,
+            sql,
+            parameters,
+            Returns(declared.group(1)),
+            writes=bool(_WRITE.search(sql)),
+            read_back=lost and lost["read_back"],
+            sent_again=lost is not None and lost["again"] is not None,
+        )
 
 
 def quote_schema(schema: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ except ModuleNotFoundError as _missing:
 
 from nl2state import StoreError
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.database import conninfo_of
+from nl2state_postgres.connection import Connection, conninfo_of
 from nl2state_postgres.demo.deliveries import InputError
 from nl2state_postgres.demo.inbox import DemoError
 from nl2state_postgres.demo.interrupts import Interrupted, interruptible
@@ -118,7 +118,8 @@ def migrate(
     settings = Settings()
     with _errors_in_one_line():
         catalog = Catalog.load(schema=schema, clock=settings.clock)
-        applied = prepare(conninfo_of(dsn, settings), catalog, schema, migrate=True)
+        with closing(Connection.bare(conninfo_of(dsn, settings))) as connection:
+            applied = prepare(connection, catalog, schema, migrate=True)
     typer.echo(f"schema {schema}: {applied} migration{'' if applied == 1 else 's'} applied")
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 
-from nl2state.errors import SchemaError
+from nl2state.errors import SchemaError, StoreError
 from nl2state_postgres.catalog import Catalog, quote_schema
-from nl2state_postgres.database import BEGIN, Connection
+from nl2state_postgres.connection import BEGIN, Runner
 
 __all__ = ["prepare"]
 
@@ -43,28 +44,24 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda migration: migration.version)
 
 
-def prepare(conninfo: str, catalog: Catalog, schema: str, *, migrate: bool) -> int:
+def prepare(connection: Runner, catalog: Catalog, schema: str, *, migrate: bool) -> int:
     """Make the schema fit this code, or with `migrate` false require that it does. Returns how many migrations it took.
 
     Raises SchemaError where it does not fit, or this role may not migrate it; StoreUnavailableError, StoreTimeoutError.
     """
-    connection = Connection.bare(conninfo)
-    try:
-        if connection.info.parameter_status("server_encoding") != "UTF8":
-            raise SchemaError("the database's encoding is not UTF8")
-        pending = _pending(connection, catalog, schema)
-        if pending and not migrate:
-            raise SchemaError("the schema is missing, or older than this code: run `nl2state migrate`")
-        return _apply(connection, catalog, schema) if pending else 0
-    finally:
-        connection.close()
+    if connection.run(catalog["read_server_encoding"], {}).row != ("UTF8",):
+        raise SchemaError("the database's encoding is not UTF8")
+    pending = _pending(connection, catalog, schema)
+    if pending and not migrate:
+        raise SchemaError("the schema is missing, or older than this code: run `nl2state migrate`")
+    return _apply(connection, catalog, schema) if pending else 0
 
 
-def _pending(connection: Connection, catalog: Catalog, schema: str) -> list[Migration]:
+def _pending(connection: Runner, catalog: Catalog, schema: str) -> list[Migration]:
     """Return what is to be applied. Raises SchemaError for a database that this code does not know."""
     applied: dict[str, str] = {}
-    if connection.run(catalog["find_ledger"], {"schema_name": schema}).fetchone():
-        applied = (connection.run(catalog["read_ledger"], {}).fetchone() or ({},))[0]
+    if connection.run(catalog["find_ledger"], {"schema_name": schema}).rows:
+        applied = (connection.run(catalog["read_ledger"], {}).row or ({},))[0]
     known = {str(migration.version): migration for migration in migrations()}
     if applied.keys() - known.keys():
         raise SchemaError("the schema is newer than this code")
@@ -74,18 +71,23 @@ def _pending(connection: Connection, catalog: Catalog, schema: str) -> list[Migr
     return [migration for version, migration in known.items() if version not in applied]
 
 
-def _apply(connection: Connection, catalog: Catalog, schema: str) -> int:
-    connection.send(BEGIN)  # without its COMMIT, closing the connection undoes it all
-    connection.run(catalog["lock_migrations"], {"lock_key": _lock_key(schema)})
-    pending = _pending(connection, catalog, schema)  # somebody may have been at it while we waited
-    if not connection.run(catalog["find_schema"], {"schema_name": schema}).fetchone():
-        connection.run(catalog["create_schema"], {})
-    connection.run(catalog["create_ledger"], {})
-    for migration in pending:
-        connection.send(migration.sql.replace("{schema}", quote_schema(schema)))
-        noted = {"version": migration.version, "name": migration.name, "checksum": migration.checksum}
-        connection.run(catalog["note_migration"], noted)
-    connection.send("COMMIT")
+def _apply(connection: Runner, catalog: Catalog, schema: str) -> int:
+    connection.command(BEGIN)
+    try:
+        connection.run(catalog["lock_migrations"], {"lock_key": _lock_key(schema)})
+        pending = _pending(connection, catalog, schema)  # somebody may have been at it while we waited
+        if not connection.run(catalog["find_schema"], {"schema_name": schema}).rows:
+            connection.run(catalog["create_schema"], {})
+        connection.run(catalog["create_ledger"], {})
+        for migration in pending:
+            connection.command(migration.sql.replace("{schema}", quote_schema(schema)))
+            noted = {"version": migration.version, "name": migration.name, "checksum": migration.checksum}
+            connection.run(catalog["note_migration"], noted)
+        connection.command("COMMIT", in_doubt=True)
+    except BaseException:
+        with suppress(StoreError):
+            connection.command("ROLLBACK")
+        raise
     return len(pending)
 
 

@@ -38,8 +38,12 @@ class Settings(BaseModel):
     A holder that is stopped inside a transaction delays its successor by at most its TTL and this.
     """
 
-    prepare: bool = True
-    """Whether statements are prepared. A pooler that hands out a connection a transaction is not supported yet."""
+    transaction_pooler: bool = False
+    """Whether connections lead through a pooler that hands out a server's for a transaction each (PgBouncer's
+    pool_mode=transaction).
+
+    Then nothing is prepared, and no session is set up: its settings are to be the role's, and are looked at.
+    """
 
     application_name: str = Field(default="nl2state", min_length=1, max_length=63)
     """What the server shows as the name of these sessions."""

@@ -24,7 +24,7 @@ from nl2state.states import (
 )
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding
-from nl2state_postgres.database import Row
+from nl2state_postgres.connection import Row
 
 __all__ = ["PostgresStates"]
 

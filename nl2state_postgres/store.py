@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import UUID, uuid4
 
-from nl2state.errors import UsageError
+import psycopg
+import psycopg_pool
+
+from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.borrowed import Borrowed, require_transaction
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.database import Database, TransactionSession, conninfo_of
+from nl2state_postgres.connection import Connection, conninfo_of
+from nl2state_postgres.database import BorrowedSession, Database, TransactionSession
 from nl2state_postgres.idempotency import PostgresIdempotency
 from nl2state_postgres.leases import PostgresLeases
+from nl2state_postgres.pools import LentPool, OwnPool, Pool, beside
 from nl2state_postgres.schema import prepare
 from nl2state_postgres.settings import Settings
 from nl2state_postgres.states import PostgresStates
@@ -72,6 +78,25 @@ class PostgresTenant:
             yield PostgresTransaction(
                 replace(self._binding, session=session, fence=fence, in_transaction=True), session
             )
+
+    def on(self, connection: psycopg.Connection[Any], *, fence: Fence | None = None) -> PostgresTransaction:
+        """Return this tenant's transaction on a connection of the service's own, in the transaction that is open there.
+
+        What is written through it commits or is undone with the service's own rows, when the service ends that
+        transaction; with a fence, every write in it carries that fence. A connection that is not in autocommit begins
+        its transaction by this call. Nothing of the connection's settings is touched. Make one in each transaction,
+        and use it in the thread that does. `after_commit` does not work in it, as the commit is not seen here. A lost
+        answer to the service's own COMMIT is the service's to find out about: read a record, or reserve the key again.
+
+        Raises UsageError where no transaction is open and none is begun, or where it is not READ COMMITTED, is
+        read-only, has failed, or is in psycopg's pipeline mode; InvalidInputError for what is no psycopg.Connection.
+        """
+        fence = self._binding.fence_of(fence)
+        borrowed = Borrowed(connection)
+        require_transaction(borrowed, self._database.catalog)
+        session = BorrowedSession(borrowed, self._database.catalog)
+        binding = replace(self._binding, session=session, fence=fence, in_transaction=True)
+        return PostgresTransaction(binding, session)
 
     def hold(
         self,
@@ -141,45 +166,68 @@ class PostgresStore:
 
     def __init__(
         self,
-        conninfo: str,
-        catalog: Catalog,
+        database: Database,
+        beating: Database,
         *,
-        settings: Settings,
         limits: Limits,
         monotonic: Callable[[], float],
     ) -> None:
-        """Connect to a schema that is there. Applications call `open`."""
-        size = settings.connections_min, settings.connections_max
-        self._database = Database(conninfo, catalog, settings, size=size)
-        # the heartbeat's own, so that it is never behind a busy pool; opened with the first lease that is held
-        beating = settings.model_copy(update={"lock_timeout_seconds": _HEARTBEAT_LOCK_SECONDS})
-        self._beating = Database(conninfo, catalog, beating, size=(0, 1))
+        """Bundle what `open` made. Applications call that."""
+        self._database = database
+        self._beating = beating
         self._heartbeat = Heartbeat(monotonic)
         self._limits = limits
         self._monotonic = monotonic
-        self.system = PostgresSystem(self._database, limits)
+        self.system = PostgresSystem(database, limits)
 
     @classmethod
     def open(
         cls,
-        dsn: str,
+        dsn: str | None = None,
         *,
+        pool: psycopg_pool.ConnectionPool[Any] | None = None,
         schema: str = "nl2state",
         migrate: bool = True,
         settings: Settings = _DEFAULTS,
         limits: Limits | None = None,
         monotonic: Callable[[], float] = elapsed_seconds,
     ) -> PostgresStore:
-        """Open a store on the server that the DSN names, in a schema of its own.
+        """Open a store in a schema of its own, on the server of the DSN or through a pool of the service's.
 
         With `migrate`, the schema is made, or brought up to this code, first; that is safe from many processes at once.
-        Without, it must be there and fit. `monotonic` is the clock of this client's own deadlines. Raises SchemaError,
-        StoreUnavailableError, StoreTimeoutError, InvalidInputError.
+        Without, it must be there and fit. `monotonic` is the clock of this client's own deadlines.
+
+        A pool that is lent is not closed by the store, and its sessions are not set up: of the settings, the store uses
+        `checkout_timeout_seconds` and `epoch`. Each of its sessions has to be READ COMMITTED by default, and to bound
+        its waits (lock_timeout, statement_timeout, idle_in_transaction_session_timeout): `ConnectionPool(...,
+        configure=session_settings())` sees to it, or the role's own settings. Held leases are renewed on one connection
+        more, which the store makes as the pool would.
+
+        Raises SchemaError, StoreUnavailableError, StoreTimeoutError, InvalidInputError; UsageError for sessions of a
+        lent pool that do not fit.
         """
-        conninfo = conninfo_of(dsn, settings)
+        if (dsn is None) is (pool is None):
+            raise InvalidInputError("a DSN or a pool is needed, and not both", field="dsn")
         catalog = Catalog.load(schema=schema, clock=settings.clock)
-        prepare(conninfo, catalog, schema, migrate=migrate)
-        return cls(conninfo, catalog, settings=settings, limits=limits or Limits(), monotonic=monotonic)
+        # the heartbeat's own, so that it is never behind a busy pool; connected with the first lease that is held
+        beats = settings.model_copy(update={"lock_timeout_seconds": _HEARTBEAT_LOCK_SECONDS})
+        own: Pool
+        beating: Pool
+        if pool is not None:
+            own = LentPool(pool, catalog, settings)
+            with own.checkout() as lent:
+                prepare(lent, catalog, schema, migrate=migrate)
+            beating = LentPool(beside(pool, beats), catalog, beats, closes=True)
+        else:
+            conninfo = conninfo_of(dsn or "", settings)
+            with closing(Connection.bare(conninfo)) as connection:
+                prepare(connection, catalog, schema, migrate=migrate)
+            own = OwnPool(conninfo, catalog, settings, size=(settings.connections_min, settings.connections_max))
+            beating = OwnPool(conninfo, catalog, beats, size=(0, 1))
+        database = Database(own, catalog)
+        if settings.epoch is None:
+            database.count("note_timeline")
+        return cls(database, Database(beating, catalog), limits=limits or Limits(), monotonic=monotonic)
 
     def tenant(self, scope: TenantScope) -> PostgresTenant:
         """Return the tenant of a scope. It is light: make one where it is needed."""

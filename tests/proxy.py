@@ -17,7 +17,8 @@ _READY_FOR_QUERY = ord("Z")
 class Proxy:
     """Forwards connections and counts the server's "ready for query": one for each time that a client waited.
 
-    `cut_at` makes it lose an answer.
+    `cut_at` makes it lose a request or an answer; `shut` keeps new connections waiting; `silence` swallows what the
+    server says.
     """
 
     def __init__(self, folder: Path, dsn: str) -> None:
@@ -27,7 +28,10 @@ class Proxy:
         self._listener.listen()
         self.dsn = conninfo.make_conninfo(dsn, host=str(folder), port="5432", sslmode="disable")
         self.round_trips = 0
-        self._cut: bytes | None = None
+        self._cut: tuple[bytes, bool] | None = None
+        self._may_pass = threading.Event()
+        self._may_pass.set()
+        self._silent = False
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -38,6 +42,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._may_pass.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for end in self._sockets:
@@ -45,9 +50,29 @@ class Proxy:
         for thread in self._threads:
             thread.join(10)
 
-    def cut_at(self, text: bytes) -> None:
-        """Cut the next connection that sends these bytes, once the server has done it and before the client is told."""
-        self._cut = text
+    def cut_at(self, text: bytes, *, unsent: bool = False) -> None:
+        """Cut the next connection that sends these bytes: when the server has done it, and before the client is told.
+
+        Or `unsent`: before the server sees them.
+        """
+        self._cut = text, unsent
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether the connection that `cut_at` waited for was cut."""
+        return self._cut is None
+
+    def shut(self) -> None:
+        """Keep new connections waiting until `open`."""
+        self._may_pass.clear()
+
+    def open(self) -> None:
+        """Let new connections through."""
+        self._may_pass.set()
+
+    def silence(self) -> None:
+        """Tell the clients nothing any more, while their connections stay open."""
+        self._silent = True
 
     def _accept(self) -> None:
         while True:
@@ -55,6 +80,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self._may_pass.wait()
             server = self._connect()
             self._sockets += [client, server]
             doomed = threading.Event()
@@ -74,9 +100,13 @@ class Proxy:
 
     def _forward(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
         while data := _receive(client):
-            if self._cut and self._cut in data:
-                self._cut = None
+            if self._cut and self._cut[0] in data:
+                unsent = self._cut[1]
                 doomed.set()
+                self._cut = None
+                if unsent:
+                    _hang_up(client)
+                    break
             _send(server, data)
         _hang_up(server)
 
@@ -92,7 +122,7 @@ class Proxy:
                     _hang_up(server)
                     return
                 del pending[: size + 1]
-            if not doomed.is_set():
+            if not doomed.is_set() and not self._silent:
                 _send(client, data)
         _hang_up(client)
 

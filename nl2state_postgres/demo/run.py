@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nl2state import Value
-from nl2state_postgres.database import Connection, conninfo_of
+from nl2state_postgres.connection import Connection, conninfo_of
 from nl2state_postgres.demo import check, deliveries, generator, without
 from nl2state_postgres.demo.crew import Crew
 from nl2state_postgres.demo.inbox import Inbox, Place, Tally

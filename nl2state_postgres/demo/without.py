@@ -15,7 +15,7 @@ from importlib import resources
 
 from nl2state import LeaseBusyError, Value, derive_key
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.database import Connection, conninfo_of
+from nl2state_postgres.connection import Connection, conninfo_of
 from nl2state_postgres.demo.deliveries import Delivery, scope_of
 from nl2state_postgres.demo.record import apply
 from nl2state_postgres.demo.serving import TTL_SECONDS, WAIT_SECONDS, Answer, Charge, Deliver, Reached, serve
@@ -31,16 +31,14 @@ def deliver(connection: Connection, catalog: Catalog, delivery: Delivery, *, wor
     scope = scope_of(delivery.account).uuid
     key = {"scope": scope, "key": derive_key("webhook", delivery.id)}
     lease = {"scope": scope, "resource": delivery.record, "owner": worker}
-    taken_over = _take_lease(
-        lambda: connection.run(catalog["take_lease"], {**lease, "ttl_seconds": TTL_SECONDS}).fetchone()
-    )
+    taken_over = _take_lease(lambda: connection.run(catalog["take_lease"], {**lease, "ttl_seconds": TTL_SECONDS}).row)
     reached("acquired", "acquire")
-    done = connection.run(catalog["find_key"], key).fetchone() is not None
+    done = connection.run(catalog["find_key"], key).row is not None
     reached("reserved", "reserve")
     if not done:
         reached("leased")
         record = {"scope": scope, "record_id": delivery.record}
-        current = connection.run(catalog["read_state"], record).fetchone()
+        current = connection.run(catalog["read_state"], record).row
         reached("read", "get")
         value = json.dumps(apply(None if current is None else json.loads(current[0]), delivery)).encode()
         reached("in_transaction")
@@ -58,8 +56,7 @@ def deliver(connection: Connection, catalog: Catalog, delivery: Delivery, *, wor
 def opened(charge: Charge) -> Iterator[Deliver]:
     """Connect for a worker process."""
     catalog = statements("without", charge.schema)
-    with Connection.bare(conninfo_of(charge.dsn, SETTINGS)) as connection:
-        connection.prepare = True
+    with Connection.bare(conninfo_of(charge.dsn, SETTINGS), prepares=True) as connection:
         yield lambda delivery, reached: deliver(connection, catalog, delivery, worker=charge.name, reached=reached)
 
 
@@ -79,7 +76,7 @@ def reading(dsn: str, schema: str) -> Iterator[Callable[[str, str], Value]]:
 
         def read(account: str, record: str) -> Value:
             values = {"scope": scope_of(account).uuid, "record_id": record}
-            row = connection.run(catalog["read_state"], values).fetchone()
+            row = connection.run(catalog["read_state"], values).row
             return None if row is None else json.loads(row[0])
 
         yield read

@@ -8,6 +8,13 @@ CREATE TABLE {schema}.metadata (
 );
 INSERT INTO {schema}.metadata (epoch_base, timeline) VALUES (0, 0);
 
+-- The server's timeline, and the epoch of tokens now: it rises with a fail-over. A timeline lower than the last one that was
+-- noted says that the data came from another server (a restored dump, an upgrade): then the epochs of that one come first.
+CREATE VIEW {schema}.epoch AS
+SELECT s.timeline, CASE WHEN s.timeline < m.timeline THEN m.timeline ELSE 0 END + m.epoch_base + s.timeline AS epoch
+  FROM {schema}.metadata m,
+       (SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint) AS s (timeline);
+
 CREATE TABLE {schema}.states (
   scope             uuid              NOT NULL,
   record_id         text COLLATE "C"  NOT NULL,

@@ -6,9 +6,11 @@
 
 -- name: reserve_key
 -- Reserves a key, or says how it stands; one that is not FREE is seen, and neither locked nor written. Returns: one row.
+-- Lost: sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :attempt_ttl_seconds) AS claim_until,
         {clock} + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds)) AS expires_at,
-        (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_attempt),
+        (coalesce(:epoch, (SELECT epoch FROM {schema}.epoch)) << 41) + (extract(epoch FROM {clock}) * 1000)::bigint
+          - 1735689600000 AS first_attempt),
      seen AS MATERIALIZED (SELECT k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine,
                k.fingerprint = :fingerprint AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
                k.outcome_format, k.outcome_fingerprint
@@ -57,6 +59,7 @@ SELECT k.*, t.at FROM t, (SELECT * FROM seen UNION ALL SELECT * FROM new) k;
 -- name: renew_key
 -- Moves the end of an attempt that has not run out, never back, by a given TTL or its own; the key does not expire before it.
 -- The ticket of its reservation (write_id) stays. Returns: one row or none.
+-- Lost: sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => coalesce(:ttl_seconds, (SELECT attempt_ttl_seconds
         FROM {schema}.keys WHERE scope = :scope AND key = :key))) AS until)
 UPDATE {schema}.keys k
@@ -67,6 +70,7 @@ RETURNING k.claim_until;
 
 -- name: complete_key
 -- Keeps the outcome of an attempt that was not superseded, or its fingerprint, for its TTL from now. Returns: one row or none.
+-- Lost: read_back_key, sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => k.result_ttl_seconds) AS until
           FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
 UPDATE {schema}.keys k
@@ -78,6 +82,7 @@ RETURNING k.attempt;
 
 -- name: complete_key_fenced
 -- complete_key while the lease is held. Returns: one row or none.
+-- Lost: read_back_key, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -92,6 +97,7 @@ RETURNING k.attempt;
 
 -- name: abandon_key
 -- Ends an attempt without an outcome: the key is free. Returns: one row or none.
+-- Lost: read_back_key, sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k SET write_id = :write_id, claim_until = t.at, expires_at = t.at FROM t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
@@ -99,6 +105,7 @@ RETURNING k.attempt;
 
 -- name: abandon_key_fenced
 -- abandon_key while the lease is held. Returns: one row or none.
+-- Lost: read_back_key, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -109,6 +116,7 @@ RETURNING k.attempt;
 
 -- name: forget_key
 -- Empties and expires a key that is not expired yet. Returns: one row or none.
+-- Lost: read_back_key.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
@@ -118,6 +126,7 @@ RETURNING k.attempt;
 
 -- name: forget_key_fenced
 -- forget_key while the lease is held. Returns: one row or none.
+-- Lost: read_back_key.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -127,6 +136,10 @@ UPDATE {schema}.keys k
        write_id = :write_id, claim_until = t.at, expires_at = t.at
   FROM held, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
 RETURNING k.attempt;
+
+-- name: read_back_key
+-- The attempt of a key, if nobody has written it since. Returns: one row or none.
+SELECT k.attempt FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key AND k.write_id = :write_id;
 
 -- name: get_key
 -- A key that is not expired. Returns: one row or none.

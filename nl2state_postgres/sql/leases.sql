@@ -14,10 +14,12 @@
 
 -- name: acquire_lease
 -- Grants a lease that is new or free. A held one is seen, and not locked. Returns: one row or none.
+-- Lost: read_back_lease, sent again.
 WITH busy AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL),
      t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
-        (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token)
+        (coalesce(:epoch, (SELECT epoch FROM {schema}.epoch)) << 41) + (extract(epoch FROM {clock}) * 1000)::bigint
+          - 1735689600000 AS first_token)
 INSERT INTO {schema}.leases AS l (scope, resource, owner, token, turn, ttl_seconds, metadata, write_id, acquired_at, expires_at)
 SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :metadata, :write_id, t.at, t.until
   FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
@@ -29,15 +31,22 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: take_over_lease
 -- Grants a lease whose holder let it expire, once that holder's open writes have ended. Returns: one row or none.
+-- Lost: read_back_lease, sent again.
 WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND expires_at <= (SELECT {clock}) FOR UPDATE),
      t AS MATERIALIZED (SELECT dead.token, {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
-        (:epoch << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
+        (coalesce(:epoch, (SELECT epoch FROM {schema}.epoch)) << 41) + (extract(epoch FROM {clock}) * 1000)::bigint
+          - 1735689600000 AS first_token FROM dead)
 UPDATE {schema}.leases l
    SET owner = :owner, turn = :write_id, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
        metadata = :metadata, write_id = :write_id, acquired_at = t.at, expires_at = t.until
   FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
+
+-- name: read_back_lease
+-- A lease as a call left it, if nobody has granted or freed it since. Returns: one row or none.
+SELECT l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata
+  FROM {schema}.leases l WHERE l.scope = :scope AND l.resource = :resource AND l.write_id = :write_id;
 
 -- name: inspect_lease
 -- Who holds a lease, and for how many seconds yet (none or fewer: it expired). Returns: one row or none.
@@ -57,6 +66,7 @@ SELECT l.resource, l.owner, l.token, l.acquired_at, l.expires_at,
 
 -- name: renew_lease
 -- Moves the deadline of a valid lease, never back, by a given TTL or its own. Returns: one row or none.
+-- Lost: sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => coalesce(:ttl_seconds, (SELECT ttl_seconds
         FROM {schema}.leases WHERE scope = :scope AND resource = :resource))) AS until)
 UPDATE {schema}.leases l SET expires_at = greatest(l.expires_at, t.until) FROM t
@@ -65,6 +75,7 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: release_lease
 -- Frees a lease that is still this grant's, expired or not, once its open writes have ended. Returns: one row or none.
+-- Lost: read_back_lease, sent again.
 WITH mine AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner = :owner AND token = :token FOR UPDATE),
      t AS MATERIALIZED (SELECT mine.token, {clock} AS at FROM mine)
@@ -83,6 +94,7 @@ RETURNING l.token;
 -- name: revoke_lease
 -- The other half: frees that grant, or with no token whichever there is. Its expiry is not looked at: a renewal that
 -- waited behind the first half may have moved it. Returns: one row or none.
+-- Lost: read_back_lease.
 WITH theirs AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND (:token IS NULL OR token = :token) FOR UPDATE),
      t AS MATERIALIZED (SELECT theirs.token, {clock} AS at FROM theirs)

@@ -1,5 +1,9 @@
 -- The ledger of migrations, and what is done around it.
 
+-- name: read_server_encoding
+-- How the database encodes text. Returns: one row.
+SELECT current_setting('server_encoding');
+
 -- name: find_ledger
 -- Whether the schema has a ledger. Returns: one row or none.
 SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = :schema_name AND tablename = 'migrations';

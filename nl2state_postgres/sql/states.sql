@@ -1,4 +1,5 @@
 -- Each write exists twice: as it is, and guarded by a fence, which adds `held` (see leases.sql) and nothing else.
+-- At an expected revision a write takes effect once, however often it is sent: with any revision it is not sent again.
 
 -- name: get_state
 -- The live record. Returns: one row or none.
@@ -50,6 +51,7 @@ SELECT s.record_id, s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_
 
 -- name: create_state
 -- Makes a record, or revives an emptied or expired row. A live one is seen, and not locked. Returns: one row or none.
+-- Lost: read_back_state.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
      live AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
         WHERE s.scope = :scope AND s.record_id = :record_id
@@ -71,6 +73,7 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 
 -- name: create_state_fenced
 -- create_state while the lease is held. Returns: one row or none.
+-- Lost: read_back_state.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -95,6 +98,7 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 
 -- name: update_state
 -- Writes a live record at its expected revision, unless it is terminal. Returns: one row or none.
+-- Lost: read_back_state, sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
@@ -113,6 +117,7 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 
 -- name: update_state_fenced
 -- update_state while the lease is held. Returns: one row or none.
+-- Lost: read_back_state, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -135,6 +140,7 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- name: put_state
 -- Makes a record, revives an emptied or expired row, or replaces a live record. One that may not be replaced is seen, and not
 -- locked; the conflict clause looks again. With no status given a live record keeps its own. Returns: one row or none.
+-- Lost: read_back_state.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
      barred AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
         WHERE s.scope = :scope AND s.record_id = :record_id
@@ -164,6 +170,7 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 
 -- name: put_state_fenced
 -- put_state while the lease is held. Returns: one row or none.
+-- Lost: read_back_state.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -196,6 +203,7 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 
 -- name: delete_state
 -- Empties a live record at its expected revision; the row keeps the revision for a day. Returns: one row or none.
+-- Lost: read_back_state, sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
@@ -208,6 +216,7 @@ RETURNING s.revision;
 
 -- name: delete_state_fenced
 -- delete_state while the lease is held. Returns: one row or none.
+-- Lost: read_back_state, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
@@ -220,6 +229,12 @@ UPDATE {schema}.states s
    AND (:any_revision OR s.revision = :expected_revision)
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
 RETURNING s.revision;
+
+-- name: read_back_state
+-- What a write made of the record, if nobody has written it since. Returns: one row or none.
+SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+       s.expires_at
+  FROM {schema}.states s WHERE s.scope = :scope AND s.record_id = :record_id AND s.write_id = :write_id;
 
 -- name: explain_state
 -- Why a write was refused: the live record as it is. Returns: one row or none.

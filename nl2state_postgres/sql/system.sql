@@ -12,20 +12,24 @@ SELECT set_config('TimeZone', 'UTC', false), set_config('default_transaction_iso
        set_config('statement_timeout', :statement_timeout, false),
        set_config('idle_in_transaction_session_timeout', :idle_timeout, false);
 
--- name: read_epoch
--- What the schema knows of its server, and the server's timeline (NULL in recovery). Returns: one row.
-SELECT m.epoch_base, m.timeline,
-       CASE WHEN NOT pg_is_in_recovery()
-            THEN ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint END
-  FROM {schema}.metadata m;
-
 -- name: note_timeline
--- Remembers the server's timeline. A lower one than the last says that the data came from another server (a restored dump,
--- an upgrade): then the epochs of that one are added to the base, once. Returns: one row or none.
-UPDATE {schema}.metadata m
-   SET epoch_base = CASE WHEN :timeline < m.timeline THEN m.epoch_base + m.timeline ELSE m.epoch_base END, timeline = :timeline
- WHERE m.timeline <> :timeline
-RETURNING m.epoch_base;
+-- Remembers the server's timeline, and so the base that it is added to. Each grant reckons with both, noted or not.
+-- Returns: a count.
+UPDATE {schema}.metadata m SET epoch_base = e.epoch - e.timeline, timeline = e.timeline
+  FROM {schema}.epoch e WHERE m.timeline <> e.timeline;
+
+-- name: read_epoch
+-- The epoch of tokens. It fails in recovery. Returns: one row.
+SELECT epoch FROM {schema}.epoch;
+
+-- name: read_session
+-- The settings that our statements rely on, of a session that we do not set up. Returns: one row.
+SELECT current_setting('default_transaction_isolation'), current_setting('client_encoding'), current_setting('lock_timeout'),
+       current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout');
+
+-- name: read_transaction
+-- The settings of the open transaction that our writes rely on. Returns: one row.
+SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only'), current_setting('client_encoding');
 
 -- name: next_scope
 -- The least scope after this one that has a row of any noun; NULL where there is none. Returns: one row.

@@ -10,7 +10,7 @@ import pytest
 from nl2state.binding import Binding
 from nl2state.limits import Limits
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.database import Connection
+from nl2state_postgres.connection import Connection
 from tests.servers import PostgresHarness
 
 _SCOPE = uuid.UUID(int=1)
@@ -80,17 +80,17 @@ def _plan(harness: PostgresHarness, name: str, prefix: str | None, plan: str) ->
     execute = f"EXECUTE listing ({', '.join(_literal(values[parameter]) for parameter in statement.parameters)})"
     connection = Connection.ready(harness.dsn, harness.settings, catalog)
     try:
-        connection.send(f"SET plan_cache_mode = force_{plan.partition(',')[0]}_plan")
-        connection.send(f"PREPARE listing AS {statement.sql}")
+        connection.command(f"SET plan_cache_mode = force_{plan.partition(',')[0]}_plan")
+        connection.command(f"PREPARE listing AS {statement.sql}")
         if plan == _ON_AN_EMPTY_TABLE:
-            connection.send(execute)
+            connection.command(execute)
         if plan == _FOR_FEW_ROWS:
             _fill(harness, table, _MANY_SCOPES)
             harness.observer.execute(f"ANALYZE {harness.schema}.{table}")
         _fill(harness, table, _ONE_SCOPE)
         if plan in ("custom", "generic"):
             harness.observer.execute(f"ANALYZE {harness.schema}.{table}")
-        explained = connection.send(f"EXPLAIN (ANALYZE, FORMAT JSON) {execute}").fetchone()
+        explained = connection.command(f"EXPLAIN (ANALYZE, FORMAT JSON) {execute}").row
     finally:
         connection.close()
     assert explained is not None

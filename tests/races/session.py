@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from nl2state_postgres.catalog import Catalog, Statement
-from nl2state_postgres.database import Connection
+from nl2state_postgres.connection import Connection
 from tests.servers import PostgresHarness
 
 _SCOPE = uuid.uuid4()
@@ -20,7 +20,7 @@ class Session:
         self._connection = Connection.bare(f"{harness.dsn} application_name={harness.schema}")
 
     def send(self, command: str) -> None:
-        self._connection.send(command)
+        self._connection.command(command)
 
     def run(self, statement: str | Statement, **values: Any) -> Any:
         if isinstance(statement, str):
@@ -36,7 +36,7 @@ class Session:
         }
         known |= {"is_terminal": False, "lift_expiry": False, "status": "created", "owner": "A", "fence_owner": "A"}
         known |= values
-        return self._connection.run(statement, {name: known[name] for name in statement.parameters}).fetchone()
+        return self._connection.run(statement, {name: known[name] for name in statement.parameters}).row
 
     def close(self) -> None:
         self._connection.close()

@@ -1,0 +1,119 @@
+"""A connection of the service's own: driven by psycopg's cursors, so that all that it is set to still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg.adapt import Transformer
+from psycopg.pq import ConnStatus, PipelineStatus, TransactionStatus
+
+from nl2state.errors import InvalidInputError, StoreUnavailableError, UsageError
+from nl2state_postgres import sqlstates
+from nl2state_postgres.catalog import Catalog, Statement
+from nl2state_postgres.connection import ADAPTERS, Answer, reading, session_values
+from nl2state_postgres.settings import Settings
+
+__all__ = ["Borrowed", "require_transaction", "session_settings"]
+
+
+class Borrowed:
+    """A connection that the service lends. Nothing of it is changed but what `set_autocommit` says."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, epoch: int | None = None) -> None:
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidInputError("connection is not a psycopg.Connection", field="connection")
+        self.connection = connection
+        self.epoch = epoch  # None: read with each grant, since a pooler may lead to another server
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was lost."""
+        return self.connection.closed
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has not hung up while it idled: then there would be something to read."""
+        return not self.closed and not reading(self.connection.pgconn.socket)(0.0)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open on it that can go on."""
+        return self.connection.info.transaction_status == TransactionStatus.INTRANS
+
+    def set_autocommit(self, autocommit: bool) -> None:
+        """Let each statement commit by itself, or not."""
+        if not self.closed and self.connection.autocommit is not autocommit:
+            with suppress(psycopg.Error):  # it was lost, or its transaction could not be ended: the pool looks after it
+                self.connection.autocommit = autocommit
+
+    def run(self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False) -> Answer:
+        """Run a statement. Raises a StoreError; the driver's stays here."""
+        parameters = [values[name] for name in statement.parameters]
+        return self._execute(statement.sql, parameters, in_doubt=in_doubt and statement.writes)
+
+    def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
+        """Run a command that has no parameters."""
+        return self._execute(sql, None, in_doubt=in_doubt)
+
+    def close(self) -> None:
+        """Hang up, also where the connection's own `close` would give it back to its pool."""
+        psycopg.Connection.close(self.connection)
+
+    def _execute(self, sql: str, parameters: list[Any] | None, *, in_doubt: bool) -> Answer:
+        if self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise UsageError("the connection is in pipeline mode")
+        state = ""
+        try:
+            cursor = psycopg.RawCursor(self.connection)
+            cursor.execute(sql, parameters, binary=parameters is not None)
+            result = cursor.pgresult
+        except psycopg.Error as error:
+            lost = self.connection.closed or self.connection.pgconn.status == ConnStatus.BAD
+            state, result = error.sqlstate or (sqlstates.LOST if lost else ""), None
+        if result is None:
+            if sqlstates.ends_connection(state):
+                self.close()
+            raise sqlstates.failure(state, in_doubt=in_doubt)
+        loaders = Transformer(ADAPTERS)
+        loaders.set_pgresult(result)
+        command = (result.command_status or b"").decode()
+        return Answer(loaders.load_rows(0, result.ntuples, tuple), result.command_tuples or 0, command)
+
+
+def require_transaction(borrowed: Borrowed, catalog: Catalog) -> None:
+    """Raise UsageError unless a transaction that our writes may be part of is open, or begun by this.
+
+    A connection that is not in autocommit begins one with its first statement, which this is.
+    """
+    if borrowed.closed:
+        raise StoreUnavailableError("the connection is closed")
+    if borrowed.connection.autocommit and not borrowed.in_transaction:
+        raise UsageError("the connection has no transaction open, and would commit each write by itself")
+    isolation, read_only, encoding = borrowed.run(catalog["read_transaction"], {}).row or (None, None, None)
+    if isolation != "read committed":
+        raise UsageError("the connection's transaction is not READ COMMITTED")
+    if read_only != "off":
+        raise UsageError("the connection's transaction is read-only")
+    if encoding != "UTF8":
+        raise UsageError("the connection's client_encoding is not UTF8")
+
+
+def session_settings(settings: Settings | None = None) -> Callable[[psycopg.Connection[Any]], None]:
+    """Return what sets a session up as a store's own are: for `configure` of a psycopg_pool.ConnectionPool.
+
+    It bounds the waits of everything that runs on the session, and keeps the planner to index scans: it is for a pool
+    that the store has to itself. For one that it shares, set the role's own settings.
+    """
+    values = session_values(settings or Settings())
+    statement = Catalog.load(schema="nl2state", clock="clock_timestamp()")["set_up_session"]
+
+    def configure(connection: psycopg.Connection[Any]) -> None:
+        borrowed, autocommit = Borrowed(connection), connection.autocommit
+        borrowed.set_autocommit(True)
+        borrowed.run(statement, values)
+        borrowed.set_autocommit(autocommit)
+
+    return configure

@@ -1,0 +1,165 @@
+"""Where a connection comes from: a pool of ours, or one that the service lends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, cast
+from weakref import WeakSet
+
+import psycopg
+import psycopg_pool
+
+from nl2state.errors import StoreError, StoreTimeoutError, StoreUnavailableError, UsageError
+from nl2state_postgres.borrowed import Borrowed, session_settings
+from nl2state_postgres.catalog import Catalog
+from nl2state_postgres.connection import Connection, Runner, check_session
+from nl2state_postgres.settings import Settings
+
+__all__ = ["LentPool", "OwnPool", "Pool", "beside"]
+
+
+class Pool(Protocol):
+    """Connections for a block each. Safe to share between threads."""
+
+    def checkout(self) -> AbstractContextManager[Runner]:
+        """Take a connection that is alive for a block.
+
+        Raises StoreTimeoutError where none comes free in time, StoreUnavailableError where none can be made, UsageError
+        after a fork or the pool's end.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what is ours. Can be called twice."""
+        ...
+
+
+class OwnPool:
+    """A pool of our own connections."""
+
+    def __init__(self, conninfo: str, catalog: Catalog, settings: Settings, *, size: tuple[int, int]) -> None:
+        self._process = os.getpid()
+        self._failure: StoreError | None = None  # of the last connection that was tried
+        self._timeout_seconds = settings.checkout_timeout_seconds
+        self._pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
+            conninfo,
+            connection_class=Connection,
+            kwargs={"settings": settings, "catalog": catalog, "failed": self._note},
+            min_size=size[0],
+            max_size=size[1],
+            # given up soon, and tried anew by the next call: a long back-off would outlast the outage
+            reconnect_timeout=settings.checkout_timeout_seconds,
+            open=True,
+        )
+
+    @contextmanager
+    def checkout(self) -> Iterator[Connection]:
+        """Take a connection that is alive for a block."""
+        give_up_at = time.monotonic() + self._timeout_seconds
+        _check_process(self._process)
+        connection = self._take(give_up_at)
+        while not connection.alive:  # the server hung up while it idled: nothing was sent, and nothing is in doubt
+            connection.close()
+            self._pool.putconn(connection)
+            connection = self._take(give_up_at)
+        try:
+            yield connection
+        finally:
+            self._pool.putconn(connection)
+
+    def close(self) -> None:
+        """Close the connections; a call that is running fails. In a forked child they are the parent's, and left."""
+        if os.getpid() == self._process:
+            self._pool.close()
+
+    def _note(self, failure: StoreError | None) -> None:
+        self._failure = failure
+
+    def _take(self, give_up_at: float) -> Connection:
+        try:
+            return self._pool.getconn(max(0.0, give_up_at - time.monotonic()))
+        except psycopg_pool.PoolClosed:
+            told: StoreError = UsageError("the store is closed")
+        except psycopg_pool.TooManyRequests:
+            told = StoreUnavailableError("too many calls wait for a connection")
+        except psycopg_pool.PoolTimeout:
+            failure = self._failure
+            told = StoreTimeoutError("no connection came free") if failure is None else failure.again()
+        raise told
+
+
+class LentPool:
+    """The service's own pool. Its sessions are as the service made them: each is looked at once, and none is set up."""
+
+    def __init__(
+        self, pool: psycopg_pool.ConnectionPool[Any], catalog: Catalog, settings: Settings, *, closes: bool = False
+    ) -> None:
+        self._process = os.getpid()
+        self._closes = closes
+        self._pool = pool
+        self._catalog = catalog
+        self._settings = settings
+        self._seen: WeakSet[psycopg.Connection[Any]] = WeakSet()
+        self._closed = False
+
+    @contextmanager
+    def checkout(self) -> Iterator[Borrowed]:
+        """Take a connection for a block. It commits each statement by itself meanwhile, as ours do."""
+        _check_process(self._process)
+        if self._closed:
+            raise UsageError("the store is closed")
+        give_up_at = time.monotonic() + self._settings.checkout_timeout_seconds
+        connection = self._take(give_up_at)
+        while not (borrowed := Borrowed(connection, epoch=self._settings.epoch)).alive:
+            borrowed.close()
+            self._pool.putconn(connection)
+            connection = self._take(give_up_at)
+        autocommit = connection.autocommit
+        try:
+            borrowed.set_autocommit(True)
+            if connection not in self._seen:
+                check_session(borrowed, self._catalog)
+                self._seen.add(connection)
+            yield borrowed
+        finally:
+            borrowed.set_autocommit(autocommit)
+            self._pool.putconn(connection)
+
+    def close(self) -> None:
+        """Use it no more. The service closes it, unless it is ours."""
+        self._closed = True
+        if self._closes and os.getpid() == self._process:
+            self._pool.close()
+
+    def _take(self, give_up_at: float) -> psycopg.Connection[Any]:
+        try:
+            return cast("psycopg.Connection[Any]", self._pool.getconn(max(0.0, give_up_at - time.monotonic())))
+        except psycopg_pool.PoolClosed:
+            told: StoreError = UsageError("the pool that was lent is closed, or not open yet")
+        except psycopg_pool.TooManyRequests:
+            told = StoreUnavailableError("too many calls wait for a connection")
+        except psycopg_pool.PoolTimeout:
+            told = StoreTimeoutError("no connection came free")
+        raise told
+
+
+def beside(pool: psycopg_pool.ConnectionPool[Any], settings: Settings) -> psycopg_pool.ConnectionPool[Any]:
+    """Return a pool of one connection more, made as the pool's own are, and set up."""
+    return psycopg_pool.ConnectionPool(
+        pool.conninfo,
+        connection_class=pool.connection_class,
+        kwargs=pool.kwargs,
+        configure=session_settings(settings),
+        min_size=0,
+        max_size=1,
+        reconnect_timeout=settings.checkout_timeout_seconds,
+        open=True,
+    )
+
+
+def _check_process(process: int) -> None:
+    if os.getpid() != process:  # both processes would read each other's answers
+        raise UsageError("the store was opened before a fork: open one in each process")
