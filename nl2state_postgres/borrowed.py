@@ -26,12 +26,13 @@ class Borrowed:
         if not isinstance(connection, psycopg.Connection):
             raise InvalidInputError("connection is not a psycopg.Connection", field="connection")
         self.connection = connection
+        self._ended = False
         self.epoch = epoch  # None: read with each grant, since a pooler may lead to another server
 
     @property
     def closed(self) -> bool:
-        """Whether it was lost."""
-        return self.connection.closed
+        """Whether it was lost, or told what no connection is used after. It is its owner's to close."""
+        return self._ended or self.connection.closed
 
     @property
     def alive(self) -> bool:
@@ -74,8 +75,7 @@ class Borrowed:
             lost = self.connection.closed or self.connection.pgconn.status == ConnStatus.BAD
             state, result = error.sqlstate or (sqlstates.LOST if lost else ""), None
         if result is None:
-            if sqlstates.ends_connection(state):
-                self.close()
+            self._ended = sqlstates.ends_connection(state)
             raise sqlstates.failure(state, in_doubt=in_doubt)
         loaders = Transformer(ADAPTERS)
         loaders.set_pgresult(result)
@@ -92,6 +92,8 @@ def require_transaction(borrowed: Borrowed, catalog: Catalog) -> None:
         raise StoreUnavailableError("the connection is closed")
     if borrowed.connection.autocommit and not borrowed.in_transaction:
         raise UsageError("the connection has no transaction open, and would commit each write by itself")
+    if borrowed.connection.info.transaction_status == TransactionStatus.INERROR:
+        raise UsageError("the connection's transaction has failed, and is to be rolled back")
     isolation, read_only, encoding = borrowed.run(catalog["read_transaction"], {}).row or (None, None, None)
     if isolation != "read committed":
         raise UsageError("the connection's transaction is not READ COMMITTED")

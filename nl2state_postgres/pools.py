@@ -125,6 +125,8 @@ class LentPool:
                 self._seen.add(connection)
             yield borrowed
         finally:
+            if borrowed.closed:
+                borrowed.close()  # so that the pool replaces it
             borrowed.set_autocommit(autocommit)
             self._pool.putconn(connection)
 
