@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from nl2state.keys import check_id, check_prefix
 from nl2state.leases import Fence
 from nl2state.limits import INTEGER_MAX, Limits, check_seconds, checked_integer
 from nl2state.pages import AFTER_EVERY_NAME, Span, end_of_prefix
+from nl2state.waiting import Queues
 
 __all__ = ["Binding"]
 
@@ -23,6 +25,7 @@ class Binding:
     scope: UUID
     limits: Limits
     monotonic: Callable[[], float]
+    queues: Queues
     in_transaction: bool = False
     fence: Fence | None = None
 
@@ -74,6 +77,10 @@ class Binding:
     def wait(self, value: float) -> float:
         """Return a wait. Raises InvalidInputError."""
         return check_seconds("wait_seconds", value, most=self.limits.wait_seconds_max)
+
+    def turn(self, resource: str, wait_seconds: float) -> AbstractContextManager[float]:
+        """Wait behind those of this process that came before: see Queues.turn."""
+        return self.queues.turn((self.scope, resource), wait_seconds)
 
     def span(self, *, after: str | None, limit: int, prefix: str | None = None) -> Span:
         """Return what a page is looked for in. Raises InvalidInputError."""

@@ -115,8 +115,14 @@ class LeaseStore(Protocol):
         `owner` is an opaque name that others may be shown. An owner that holds it already, or did before it restarted,
         does not inherit: it waits as anybody does. A takeover also waits for the former holder's open fenced writes, at
         most for the store's bound on one lock, even where `wait_seconds` is 0. `metadata` is kept with this grant, and
-        with no other. Raises LeaseBusyError; PayloadError for metadata that is no JSON object, or that a value could
-        not be; UsageError in a transaction.
+        with no other.
+
+        Those that wait in one process are served in the order in which they came. Between processes it is chance, as
+        the first of each asks again every 5 to 250 milliseconds. Who does not wait, or whose wait is over, tries once,
+        whoever waits.
+
+        Raises LeaseBusyError; PayloadError for metadata that is no JSON object, or that a value could not be;
+        UsageError in a transaction.
         """
         ...
 

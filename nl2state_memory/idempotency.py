@@ -60,8 +60,8 @@ class MemoryIdempotency(IdempotencyStore):
         bound = reservation_digest(request, request_fingerprint, record_id, binding.limits)
         result_ttl_seconds = binding.ttl("result_ttl_seconds", result_ttl_seconds)
         attempt_ttl_seconds = binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds)
-        waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
         reserved: Reservation | AttemptInFlightError
+        waiting = Waiting(self._database, binding.monotonic() + binding.wait(wait_seconds), binding.monotonic)
         while True:
             try:
                 reserved = self._reserve(key, bound, record_id, result_ttl_seconds, attempt_ttl_seconds)

@@ -84,17 +84,9 @@ class MemoryLeases(LeaseStore):
         binding.id("owner", owner)
         ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         kept = encode_metadata(metadata, binding.limits)
-        waiting = Waiting(self._database, binding.wait(wait_seconds), binding.monotonic)
-        while True:
-            sent_at = binding.monotonic()
-            granted = self._grant(Wanted(resource, owner, ttl_seconds, kept), sent_at)
-            if isinstance(granted, LeaseBusyError):
-                waiting.pause_or_raise(granted)
-            elif binding.monotonic() < granted.deadline:
-                return granted
-            else:
-                with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
-                    self.release(granted.fence)
+        wanted = Wanted(resource, owner, ttl_seconds, kept)
+        with binding.turn(resource, binding.wait(wait_seconds)) as until:
+            return self._acquire(wanted, Waiting(self._database, until, binding.monotonic))
 
     def try_acquire(
         self, resource: str, *, owner: str, ttl_seconds: float, metadata: Metadata | None = None
@@ -177,6 +169,18 @@ class MemoryLeases(LeaseStore):
         with binding.session.call() as unit:
             scanned, at = self._database.leases.scan(unit, binding.scope, span), self._database.clock()
         return page_of(scanned, limit, lambda resource, row: rows.lease_record(resource, row, at))
+
+    def _acquire(self, wanted: Wanted, waiting: Waiting) -> Lease:
+        binding = self._binding
+        while True:
+            granted = self._grant(wanted, binding.monotonic())
+            if isinstance(granted, LeaseBusyError):
+                waiting.pause_or_raise(granted)
+            elif binding.monotonic() < granted.deadline:
+                return granted
+            else:
+                with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
+                    self.release(granted.fence)
 
     def _grant(self, wanted: Wanted, sent_at: float) -> Lease | LeaseBusyError:
         """Grant a lease that is free, or take over an expired one, or say who holds it."""

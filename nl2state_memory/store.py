@@ -16,6 +16,7 @@ from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
+from nl2state.waiting import Queues
 from nl2state_memory import idempotency, leases, states
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database
@@ -199,6 +200,7 @@ class MemoryStore:
         self._database = database
         self._limits = limits
         self._monotonic = monotonic
+        self._queues = Queues(monotonic)
         self._session = ClientSession(database, database.settings.lock_timeout_seconds)
         # the heartbeat's own: one lease whose release is open may not keep all others from being renewed for long
         self._beating = ClientSession(database, _HEARTBEAT_LOCK_SECONDS)
@@ -206,4 +208,6 @@ class MemoryStore:
         self.system = MemorySystem(self._session, limits)
 
     def _binding(self, scope: TenantScope, session: ClientSession) -> MemoryBinding:
-        return MemoryBinding(scope=scope.uuid, session=session, limits=self._limits, monotonic=self._monotonic)
+        return MemoryBinding(
+            scope=scope.uuid, session=session, limits=self._limits, monotonic=self._monotonic, queues=self._queues
+        )

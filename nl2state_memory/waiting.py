@@ -16,10 +16,10 @@ _PAUSE_SECONDS_MAX = 0.05
 class Waiting:
     """The wait of one call."""
 
-    def __init__(self, database: Database, wait_seconds: float, monotonic: Callable[[], float]) -> None:
+    def __init__(self, database: Database, until: float, monotonic: Callable[[], float]) -> None:
         self._database = database
         self._monotonic = monotonic
-        self._until = monotonic() + wait_seconds
+        self._until = until
         self._seen = database.changes
 
     def pause_or_raise(self, busy: BusyError) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError, StoreTimeoutError
 from nl2state.idempotency import (
@@ -58,24 +59,7 @@ class PostgresIdempotency(IdempotencyStore):
             "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
             "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
         }
-        waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
-        while True:
-            try:
-                row = binding.write("reserve_key", None, **values)
-            except StoreTimeoutError:  # the attempt ran out, and its completion is open
-                row = None
-            if row is None:
-                waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
-                continue
-            attempt, mine, same, completed_at, claim_until, *kept, at = row
-            if not same:
-                raise KeyConflictError("the key is another request's")
-            if mine:
-                return Reservation(False, Attempt(key, attempt), None)
-            if completed_at is not None:
-                return Reservation(True, None, *rows.outcome(*kept))
-            remaining = max(0.0, (claim_until - at).total_seconds())
-            waiting.sleep_or_raise(AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining))
+        return self._reserve(values, Waiting(binding.monotonic() + binding.wait(wait_seconds), binding.monotonic))
 
     def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
         """Let an attempt last its own TTL, or another, from now, and return when it ends."""
@@ -136,6 +120,27 @@ class PostgresIdempotency(IdempotencyStore):
         if not known:
             self._binding.require_fence(fence)
         return known
+
+    def _reserve(self, values: Mapping[str, Any], waiting: Waiting) -> Reservation:
+        binding, key = self._binding, values["key"]
+        while True:
+            try:
+                row = binding.write("reserve_key", None, **values)
+            except StoreTimeoutError:
+                binding.row("get_key", key=key)  # the store answers: so the attempt ran out, and its completion is open
+                row = None
+            if row is None:
+                waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
+                continue
+            attempt, mine, same, completed_at, claim_until, *kept, at = row
+            if not same:
+                raise KeyConflictError("the key is another request's")
+            if mine:
+                return Reservation(False, Attempt(key, attempt), None)
+            if completed_at is not None:
+                return Reservation(True, None, *rows.outcome(*kept))
+            remaining = max(0.0, (claim_until - at).total_seconds())
+            waiting.sleep_or_raise(AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining))
 
     def _checked(self, attempt: Attempt) -> dict[str, str | int]:
         attempt = self._binding.checked_attempt(attempt)

@@ -40,25 +40,8 @@ class PostgresLeases(LeaseStore):
             "ttl_seconds": binding.ttl("ttl_seconds", ttl_seconds),
             "metadata": encode_metadata(metadata, binding.limits),
         }
-        waiting = Waiting(binding.wait(wait_seconds), binding.monotonic)
-        while True:
-            lease, blocked = None, True
-            with suppress(StoreTimeoutError):  # else somebody's transaction on it is still open: it is busy yet
-                lease = self._grant("acquire_lease", wanted) or self._grant("take_over_lease", wanted)
-                blocked = False
-            if lease is not None:
-                if binding.monotonic() < lease.deadline:
-                    return lease
-                with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
-                    self.release(lease.fence)
-            holder = binding.row("inspect_lease", resource=resource)
-            if holder is None and not blocked:
-                waiting.start_over()  # released or swept in between
-            else:
-                owner_now, remaining = (None, 0.0) if holder is None else (holder[0], holder[-2])
-                waiting.sleep_or_raise(
-                    LeaseBusyError("the lease is held", owner=owner_now, retry_after_seconds=max(0.0, remaining))
-                )
+        with binding.turn(resource, binding.wait(wait_seconds)) as until:
+            return self._acquire(wanted, Waiting(until, binding.monotonic))
 
     def try_acquire(
         self, resource: str, *, owner: str, ttl_seconds: float, metadata: Metadata | None = None
@@ -111,6 +94,27 @@ class PostgresLeases(LeaseStore):
         span = self._binding.span(after=after, limit=limit)
         scanned = self._binding.rows("list_leases", after=span.after, page_size=span.limit)
         return page_of(scanned, limit, rows.lease_record)
+
+    def _acquire(self, wanted: Mapping[str, Any], waiting: Waiting) -> Lease:
+        binding = self._binding
+        while True:
+            lease, blocked = None, True
+            with suppress(StoreTimeoutError):  # else somebody's transaction on it is still open: it is busy yet
+                lease = self._grant("acquire_lease", wanted) or self._grant("take_over_lease", wanted)
+                blocked = False
+            if lease is not None:
+                if binding.monotonic() < lease.deadline:
+                    return lease
+                with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
+                    self.release(lease.fence)
+            holder = binding.row("inspect_lease", resource=wanted["resource"])
+            if holder is None and not blocked:
+                waiting.start_over()  # released or swept in between
+            else:
+                owner_now, remaining = (None, 0.0) if holder is None else (holder[0], holder[-2])
+                waiting.sleep_or_raise(
+                    LeaseBusyError("the lease is held", owner=owner_now, retry_after_seconds=max(0.0, remaining))
+                )
 
     def _grant(self, statement: str, wanted: Mapping[str, Any]) -> Lease | None:
         sent_at = self._binding.monotonic()

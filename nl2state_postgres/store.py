@@ -18,6 +18,7 @@ from nl2state.limits import Limits
 from nl2state.scope import TenantScope
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
+from nl2state.waiting import Queues
 from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.borrowed import Borrowed, require_transaction
 from nl2state_postgres.catalog import Catalog
@@ -178,6 +179,7 @@ class PostgresStore:
         self._heartbeat = Heartbeat(monotonic)
         self._limits = limits
         self._monotonic = monotonic
+        self._queues = Queues(monotonic)
         self.system = PostgresSystem(database, limits)
 
     @classmethod
@@ -250,4 +252,6 @@ class PostgresStore:
         self.close()
 
     def _binding(self, scope: UUID, database: Database) -> PostgresBinding:
-        return PostgresBinding(scope=scope, session=database, limits=self._limits, monotonic=self._monotonic)
+        return PostgresBinding(
+            scope=scope, session=database, limits=self._limits, monotonic=self._monotonic, queues=self._queues
+        )

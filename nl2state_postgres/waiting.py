@@ -18,9 +18,9 @@ _RESTARTS = 100
 class Waiting:
     """The wait of one call."""
 
-    def __init__(self, wait_seconds: float, monotonic: Callable[[], float]) -> None:
+    def __init__(self, until: float, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._until = monotonic() + wait_seconds
+        self._until = until
         self._pause = _PAUSE_SECONDS[0]
         self._restarts = 0
 

@@ -9,6 +9,7 @@ import pytest
 
 from nl2state.binding import Binding
 from nl2state.limits import Limits
+from nl2state.waiting import Queues
 from nl2state_postgres.catalog import Catalog
 from nl2state_postgres.connection import Connection
 from tests.servers import PostgresHarness
@@ -73,7 +74,8 @@ def _fill(harness: PostgresHarness, table: str, scope: str) -> None:
 def _plan(harness: PostgresHarness, name: str, prefix: str | None, plan: str) -> list[dict[str, Any]]:
     """Run a list as a session of ours does, and return the nodes of its plan."""
     catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
-    span = Binding(scope=_SCOPE, limits=Limits(), monotonic=float).span(after=None, limit=_LIMIT, prefix=prefix)
+    binding = Binding(scope=_SCOPE, limits=Limits(), monotonic=float, queues=Queues(float))
+    span = binding.span(after=None, limit=_LIMIT, prefix=prefix)
     values = {"scope": _SCOPE, "after": span.after, "first": span.first, "before": span.before}
     values |= {"page_size": span.limit, "status": "running", "record_id": "order-1"}
     statement, table = catalog[name], _TABLES[name]
