@@ -22,7 +22,6 @@ from tests.benchmarks.ours import open_ours
 from tests.benchmarks.report import Comparison, Delays, Report, tell
 from tests.benchmarks.rounds import Result, compare, team_of
 from tests.benchmarks.server import facts, serving
-from tests.benchmarks.sides import Lane
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,11 +61,7 @@ def _results(dsn: str, schemas: dict[str, str], options: Options, progress: Prog
             team_of(threads) as team,
         ):
             progress(f"making records, {at_once}", 0, 0)
-            names = [f"{threads}-{number}" for number in range(threads)]
-            lanes = (
-                [Lane(side, name) for side, name in zip(ours, names, strict=True)],
-                [Lane(side, name) for side, name in zip(by_hand, names, strict=True)],
-            )
+            lanes = team.lanes(ours), team.lanes(by_hand)
             for call in options.only:
                 for result in compare(team, lanes, call, rounds=options.rounds, calls=options.calls):
                     progress(f"{call}, {at_once}", len(result.ours_us), options.rounds)

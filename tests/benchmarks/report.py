@@ -102,9 +102,9 @@ class Delays:
 
     def show(self, console: Console) -> None:
         """Print a table, and what it says of P13."""
-        table = _table("holder", "median s", "max s", "late write")
+        table = _table("holder", "median s", "max s", "late write refused as")
         for delay in self._delays:
-            late = {True: f"refused: {', '.join(sorted(set(delay.late)))}", False: "MADE", None: "none"}
+            late = {True: ", ".join(sorted(set(delay.late))), False: "IT WAS MADE", None: "there was none"}
             row = (f"{delay.median_seconds:.2f}", f"{max(delay.seconds):.2f}", late[delay.late_writes_refused])
             table.add_row(str(delay.harm), *row)
         console.print(f"\n[bold]the delay of its successor, {len(self._delays[0].seconds)} times each[/bold]")

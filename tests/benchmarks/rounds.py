@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tests.benchmarks.sides import PAGE_SIZE, Lane
+from tests.benchmarks.sides import PAGE_SIZE, Lane, Side
 
 __all__ = ["Result", "Team", "compare", "team_of"]
 
@@ -59,7 +59,12 @@ class Team:
         self.threads = threads
         self._executor = executor
         self._pending: list[list[tuple[Any, ...]]] = []
+        self._stopped = False
         self._start = threading.Barrier(threads, _collect_garbage)  # else one side's rubbish is the other's pause
+
+    def lanes(self, sides: Sequence[Side]) -> list[Lane]:
+        """Make a lane for each thread, in the threads: an interrupt comes to the main one, between calls."""
+        return list(self._executor.map(Lane, sides, [f"{self.threads}-{number}" for number in range(self.threads)]))
 
     def round(self, lanes: Sequence[Lane], call: str, calls: int) -> float:
         """Make so many calls on each lane, and return the microseconds that a thread waited for one of them.
@@ -70,13 +75,14 @@ class Team:
         self._start.reset()
         futures = [self._executor.submit(self._work, lane, call, calls) for lane in lanes]
         errors = [error for future in futures if (error := future.exception()) is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-            raise error
+        if errors:  # the others only did not start
+            raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
         times = [future.result() for future in futures]
         return (max(ended for _, ended in times) - min(started for started, _ in times)) / 1_000 / calls
 
     def stop(self) -> None:
         """Let the threads end soon."""
+        self._stopped = True
         self._start.abort()
         for pending in self._pending:
             pending.clear()
@@ -84,7 +90,10 @@ class Team:
     def _work(self, lane: Lane, call: str, calls: int) -> tuple[int, int]:
         try:
             method: Callable[..., object] = getattr(lane.side, call)
-            pending = lane.prepare(call, calls)
+            pending: list[tuple[Any, ...]] = []
+            while len(pending) < calls and not self._stopped:
+                pending.append(lane.arguments(call))
+            pending.reverse()
             self._pending.append(pending)
         except BaseException:
             self._start.abort()

@@ -100,12 +100,9 @@ class Lane:
         self._key = f"key-{name}"
         side.complete(side.reserve(self._key))
 
-    def prepare(self, call: str, calls: int) -> list[tuple[Any, ...]]:
-        """Return the arguments of so many calls, the last one first; what they are to find is made in the store."""
-        arguments = _ARGUMENTS[call]
-        made = [arguments(self) for _ in range(calls)]
-        made.reverse()
-        return made
+    def arguments(self, call: str) -> tuple[Any, ...]:
+        """Return the arguments of the next such call, which are made in their order. What it is to find is made now."""
+        return _ARGUMENTS[call](self)
 
     def _record(self) -> tuple[str]:
         return (self._records[next(self._turns) % _RECORDS],)
