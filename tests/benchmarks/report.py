@@ -107,7 +107,7 @@ class Delays:
             late = {True: ", ".join(sorted(set(delay.late))), False: "IT WAS MADE", None: "there was none"}
             row = (f"{delay.median_seconds:.2f}", f"{max(delay.seconds):.2f}", late[delay.late_writes_refused])
             table.add_row(str(delay.harm), *row)
-        console.print(f"\n[bold]the delay of its successor, {len(self._delays[0].seconds)} times each[/bold]")
+        console.print(f"\n[bold]the delay of its successor, {len(self._delays[0].seconds)} of each[/bold]")
         console.print(table)
         held = "held" if all(delay.within_bound for delay in self._delays) else "DID NOT HOLD"
         console.print(
