@@ -1,12 +1,13 @@
-# `make demo` and `make test` set up all that they need the first time, in .venv.
+# `make demo`, `make bench` and `make test` set up all that they need the first time, in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types clean
+.PHONY: help demo bench test lint types clean
 
 help:
 	@echo "make demo    the webhook inbox, with its workers killed: ARGS='--deliveries 20000' and so on"
+	@echo "make bench   each call beside psycopg written by hand: ARGS='--only get,update', ARGS='--delays' and so on"
 	@echo "make test    the test suite: ARGS='-k fenced' and so on"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
@@ -20,6 +21,9 @@ $(VENV)/.ready: pyproject.toml
 
 demo: $(VENV)/.ready
 	@$(BIN)/nl2state demo $(ARGS)
+
+bench: $(VENV)/.ready
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 test: $(VENV)/.ready
 	@$(BIN)/python -m pytest $(ARGS)
