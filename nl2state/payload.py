@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias, cast
+from itertools import chain
+from types import NoneType
+from typing import Any, TypeAlias, cast
+
+from pydantic_core import from_json
 
 from nl2state.errors import CorruptError, InvalidInputError, PayloadError
 from nl2state.limits import Limits
@@ -34,6 +37,10 @@ _INTEGER_DIGITS_MAX = 4_000  # Python itself refuses to print or read longer one
 _INTEGER_MAX = 10**_INTEGER_DIGITS_MAX
 _REQUEST_NODES_MAX = 67_108_864  # a request is not stored, so its size is the service's own affair
 _FINGERPRINT_PREFIX = "sha256:"
+
+_KINDS = frozenset({str, bool, NoneType, int, float, dict, list})
+_HARMLESS: dict[frozenset[str], set[str]] = {}  # names that were seen to be none of a credential's
+_HARMLESS_MAX = 10_000
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
@@ -65,7 +72,7 @@ def encode(value: Value, limits: Limits, *, field: str = "value", bytes_max: int
         payload = Payload(value, Encoding.BYTES)
     else:
         # each node takes a byte at least
-        _walk(value, _Bounds(field, limits.payload_depth_max, limits.payload_bytes_max, limits.forbidden_names))
+        _Bounds(field, limits.payload_depth_max, limits.payload_bytes_max, limits.forbidden_names).check(value)
         payload = Payload(_canonical(value, field), Encoding.JSON)
     most = limits.payload_bytes_max if bytes_max is None else bytes_max
     if len(payload.data) > most:
@@ -80,7 +87,7 @@ def decode(payload: Payload) -> Value:
     if payload.encoding == Encoding.BYTES:
         return payload.data
     try:
-        return cast("Value", json.loads(payload.data))
+        return cast("Value", from_json(payload.data, allow_inf_nan=False))
     except ValueError:
         pass
     raise CorruptError("a stored payload is not JSON")
@@ -96,7 +103,7 @@ def fingerprint(value: Value, limits: Limits | None = None, *, field: str = "req
     if isinstance(value, bytes):
         digest = hashlib.sha256(b"bytes:" + value)
     else:
-        _walk(value, _Bounds(field, limits.payload_depth_max, _REQUEST_NODES_MAX))
+        _Bounds(field, limits.payload_depth_max, _REQUEST_NODES_MAX).check(value)
         digest = hashlib.sha256(b"json:" + _canonical(value, field))
     return fingerprint_text(digest.digest())
 
@@ -117,52 +124,54 @@ def fingerprint_text(digest: bytes) -> str:
 def _canonical(value: Value, field: str) -> bytes:
     try:
         return _encode_json(value).encode()
-    except UnicodeEncodeError:
-        pass
-    raise PayloadError(f"{field} has a lone surrogate", field=field)
+    except ValueError as error:
+        surrogate = isinstance(error, UnicodeEncodeError)
+    raise PayloadError(f"{field} has {'a lone surrogate' if surrogate else 'a number that is not finite'}", field=field)
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """What a walk keeps in sight. A value that holds one list many times over has more nodes than memory has bytes."""
+    """What a value is measured by. One that holds one list many times over has more nodes than memory has bytes."""
 
     field: str
     depth_max: int
     nodes_left: int
     forbidden: frozenset[str] = frozenset()
 
+    def check(self, value: object) -> None:
+        """Refuse what the encoder would let through or change in silence: the types, the names, the depth, the size.
 
-def _walk(value: object, bounds: _Bounds, depth: int = 1) -> None:
-    """Refuse what the encoder would let through or change in silence: the types, the names, the depth, the size."""
-    kind, field = type(value), bounds.field
-    bounds.nodes_left -= 1
-    if bounds.nodes_left < 0:
-        raise PayloadError(f"{field} has too many parts", field=field)
-    if kind is str or kind is bool or value is None:
-        return
-    if kind is dict or kind is list:
-        if depth > bounds.depth_max:
-            raise PayloadError(f"{field} is deeper than {bounds.depth_max} levels", field=field, limit=bounds.depth_max)
-        members = cast("list[object]", value)
-        if kind is dict:
-            for name in members:
-                _check_name(name, field, bounds.forbidden)
-            members = list(cast("dict[str, object]", value).values())
-        for member in members:
-            _walk(member, bounds, depth + 1)
-    elif kind is int or kind is float:
-        _check_number(cast("float", value), field)
-    else:
-        raise PayloadError(f"{field} has something that is not JSON", field=field)
+        Level by level, so that each question is asked of a whole level at once: it is on the way of every write.
+        """
+        level: list[Any] = [value]
+        depth = 0
+        while level:
+            kinds = set(map(type, level))
+            if not kinds <= _KINDS:
+                raise PayloadError(f"{self.field} has something that is not JSON", field=self.field)
+            if int in kinds:
+                integers = [member for member in level if type(member) is int]
+                if max(integers) >= _INTEGER_MAX or min(integers) <= -_INTEGER_MAX:
+                    raise PayloadError(f"{self.field} has a number that is too long", field=self.field)
+            objects = [member for member in level if type(member) is dict] if dict in kinds else []
+            lists = [member for member in level if type(member) is list] if list in kinds else []
+            depth += 1
+            if depth > self.depth_max and (objects or lists):
+                most = self.depth_max
+                raise PayloadError(f"{self.field} is deeper than {most} levels", field=self.field, limit=most)
+            self.nodes_left -= sum(map(len, objects)) + sum(map(len, lists))
+            if self.nodes_left < 0:
+                raise PayloadError(f"{self.field} has too many parts", field=self.field)
+            if objects:
+                self._check_names(set().union(*objects))
+            level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
 
-
-def _check_number(number: float, field: str) -> None:
-    if not math.isfinite(number) if isinstance(number, float) else not -_INTEGER_MAX < number < _INTEGER_MAX:
-        raise PayloadError(f"{field} has a number that is not finite, or too long", field=field)
-
-
-def _check_name(name: object, field: str, forbidden: frozenset[str]) -> None:
-    if type(name) is not str:
-        raise PayloadError(f"{field} has an object with a key that is not a string", field=field)
-    if forbidden and name.lower().replace("-", "").replace("_", "") in forbidden:
-        raise PayloadError(f"{field} has a field with the name of a credential", field=field)
+    def _check_names(self, names: set[object]) -> None:
+        if set(map(type, names)) - {str}:
+            raise PayloadError(f"{self.field} has an object with a key that is not a string", field=self.field)
+        harmless = _HARMLESS.setdefault(self.forbidden, set())
+        new = cast("set[str]", names) - harmless
+        if self.forbidden and any(name.lower().replace("-", "").replace("_", "") in self.forbidden for name in new):
+            raise PayloadError(f"{self.field} has a field with the name of a credential", field=self.field)
+        if len(harmless) < _HARMLESS_MAX:
+            harmless |= new

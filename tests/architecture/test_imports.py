@@ -11,7 +11,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _ALLOWED = {
-    "nl2state": {"nl2state", "pydantic", "structlog", "cryptography"},
+    "nl2state": {"nl2state", "pydantic", "pydantic_core", "structlog", "cryptography"},
     "nl2state_memory": {"nl2state", "nl2state_memory"},
     "nl2state_postgres": {"nl2state", "nl2state_postgres", "psycopg", "psycopg_pool", "pydantic", "structlog"},
 }
