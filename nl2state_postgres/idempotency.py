@@ -128,9 +128,10 @@ class PostgresIdempotency(IdempotencyStore):
                 row = binding.write("reserve_key", None, **values)
             except StoreTimeoutError:
                 binding.row("get_key", key=key)  # the store answers: so the attempt ran out, and its completion is open
-                row = None
-            if row is None:
                 waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
+                continue
+            if row is None:
+                waiting.start_over()  # it was reserved by another in between
                 continue
             attempt, mine, same, completed_at, claim_until, *kept, at = row
             if not same:

@@ -1,11 +1,10 @@
--- A row can be reserved anew when it expired, or when its attempt ran out uncompleted and the request is the same:
--- that is FREE, which the conflict clause of reserve_key repeats for each column, because a plain guarded upsert would
--- return no row when the other insert commits after this statement's snapshot. It always returns exactly one.
+-- A row can be reserved anew when it expired, or when its attempt ran out uncompleted and the request is the same.
 -- Attempts are numbered as tokens are (see leases.sql), and a row is emptied and never deleted by a call: a deleted one
 -- would let reserve, forget, reserve within one millisecond give one attempt twice.
 
 -- name: reserve_key
--- Reserves a key, or says how it stands; one that is not FREE is seen, and neither locked nor written. Returns: one row.
+-- Reserves a key, or says how it stands: one that cannot be reserved anew is seen, and neither locked nor written. No row:
+-- somebody reserved it after this statement's snapshot and before its insertion. Returns: one row or none.
 -- Lost: sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :attempt_ttl_seconds) AS claim_until,
         {clock} + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds)) AS expires_at,
@@ -23,37 +22,15 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :a
                :result_ttl_seconds, t.at, t.claim_until, t.expires_at
           FROM t WHERE NOT EXISTS (SELECT 1 FROM seen)
         ON CONFLICT (scope, key) DO UPDATE
-           SET attempt = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN greatest(k.attempt + 1, excluded.attempt) ELSE k.attempt END,
-               fingerprint = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.fingerprint ELSE k.fingerprint END,
-               record_id = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.record_id ELSE k.record_id END,
-               write_id = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.write_id ELSE k.write_id END,
-               attempt_ttl_seconds = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.attempt_ttl_seconds ELSE k.attempt_ttl_seconds END,
-               result_ttl_seconds = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.result_ttl_seconds ELSE k.result_ttl_seconds END,
-               reserved_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.reserved_at ELSE k.reserved_at END,
-               claim_until = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.claim_until ELSE k.claim_until END,
-               completed_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN NULL ELSE k.completed_at END,
-               outcome = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN NULL ELSE k.outcome END,
-               outcome_encoding = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN NULL ELSE k.outcome_encoding END,
-               outcome_format = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN NULL ELSE k.outcome_format END,
-               outcome_fingerprint = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN NULL ELSE k.outcome_fingerprint END,
-               expires_at = CASE WHEN k.expires_at <= excluded.reserved_at OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-                 THEN excluded.expires_at ELSE k.expires_at END
-        RETURNING k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine, k.fingerprint = :fingerprint AS same,
-                  k.completed_at, k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format,
-                  k.outcome_fingerprint)
+           SET attempt = greatest(k.attempt + 1, excluded.attempt), fingerprint = excluded.fingerprint,
+               record_id = excluded.record_id, write_id = excluded.write_id,
+               attempt_ttl_seconds = excluded.attempt_ttl_seconds, result_ttl_seconds = excluded.result_ttl_seconds,
+               reserved_at = excluded.reserved_at, claim_until = excluded.claim_until, expires_at = excluded.expires_at,
+               completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL
+         WHERE k.expires_at <= excluded.reserved_at
+            OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+        RETURNING k.attempt, true AS mine, true AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
+                  k.outcome_format, k.outcome_fingerprint)
 SELECT k.*, t.at FROM t, (SELECT * FROM seen UNION ALL SELECT * FROM new) k;
 
 -- name: renew_key
