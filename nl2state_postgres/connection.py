@@ -34,6 +34,7 @@ __all__ = [
     "Runner",
     "check_session",
     "conninfo_of",
+    "milliseconds",
     "reading",
     "session_values",
 ]
@@ -295,13 +296,14 @@ class Connection(psycopg.Connection[Row]):
 def session_values(settings: Settings) -> dict[str, str]:
     """Return the parameters of set_up_session."""
     return {
-        "idle_timeout": _milliseconds(settings.transaction_idle_seconds),
-        "lock_timeout": _milliseconds(settings.lock_timeout_seconds),
-        "statement_timeout": _milliseconds(settings.statement_timeout_seconds),
+        "idle_timeout": milliseconds(settings.transaction_idle_seconds),
+        "lock_timeout": milliseconds(settings.lock_timeout_seconds),
+        "statement_timeout": milliseconds(settings.statement_timeout_seconds),
     }
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Return a duration as the server's settings take it."""
     return str(max(1, round(seconds * 1_000)))
 
 

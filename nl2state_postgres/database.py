@@ -16,7 +16,7 @@ from nl2state.errors import OutcomeUnknownError, StoreError, StoreUnavailableErr
 from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_postgres.borrowed import Borrowed
 from nl2state_postgres.catalog import Catalog, Returns, Statement
-from nl2state_postgres.connection import BEGIN, Answer, Row, Runner
+from nl2state_postgres.connection import BEGIN, Answer, Row, Runner, milliseconds
 from nl2state_postgres.pools import Pool
 
 __all__ = ["BorrowedSession", "Database", "Session", "TransactionSession"]
@@ -65,9 +65,11 @@ class _Statements:
 class Database(_Statements):
     """A pool of connections. As a session, each statement is its own transaction. Safe to share between threads."""
 
-    def __init__(self, pool: Pool, catalog: Catalog) -> None:
+    def __init__(self, pool: Pool, catalog: Catalog, *, lock_timeout_seconds: float | None = None) -> None:
+        """Run on this pool. `lock_timeout_seconds` is for what a session that we do not set up would wait too long."""
         self.catalog = catalog
         self._pool = pool
+        self._lock_timeout = None if lock_timeout_seconds is None else milliseconds(lock_timeout_seconds)
         self._open_here = OpenHere()
 
     def close(self) -> None:
@@ -94,6 +96,8 @@ class Database(_Statements):
     def _run(self, statement: Statement, values: dict[str, Any]) -> Answer:
         with self._pool.checkout() as connection:
             try:
+                if self._lock_timeout is not None:
+                    return self._run_bounded(connection, statement, values, self._lock_timeout)
                 return _run(connection, statement, values)
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 if not connection.closed:
@@ -106,6 +110,20 @@ class Database(_Statements):
             if answer is not None:
                 return answer
         raise lost
+
+    def _run_bounded(
+        self, connection: Runner, statement: Statement, values: dict[str, Any], lock_timeout: str
+    ) -> Answer:
+        connection.command(BEGIN)
+        try:
+            connection.run(self.catalog["bound_lock_waits"], {"lock_timeout": lock_timeout})
+            answer = _run(connection, statement, values)
+            connection.command("COMMIT", in_doubt=statement.writes)
+        except BaseException:
+            with suppress(StoreError):
+                connection.command("ROLLBACK")
+            raise
+        return answer
 
     def _recover(self, statement: Statement, values: dict[str, Any]) -> Answer | None:
         """Return the answer that was lost, or that of the write sent again; None where nobody can tell."""

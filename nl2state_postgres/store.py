@@ -22,7 +22,7 @@ from nl2state.waiting import Queues
 from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.borrowed import Borrowed, require_transaction
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import Connection, conninfo_of
+from nl2state_postgres.connection import Connection, check_session, conninfo_of
 from nl2state_postgres.database import BorrowedSession, Database, TransactionSession
 from nl2state_postgres.idempotency import PostgresIdempotency
 from nl2state_postgres.leases import PostgresLeases
@@ -219,17 +219,20 @@ class PostgresStore:
             own = LentPool(pool, catalog, settings)
             with own.checkout() as lent:
                 prepare(lent, catalog, schema, migrate=migrate)
+                if settings.epoch is None:
+                    lent.run(catalog["note_timeline"], {})
             beating = LentPool(beside(pool, beats), catalog, beats, closes=True)
         else:
             conninfo = conninfo_of(dsn or "", settings)
             with closing(Connection.bare(conninfo)) as connection:
+                if settings.transaction_pooler:
+                    check_session(connection, catalog)
                 prepare(connection, catalog, schema, migrate=migrate)
             own = OwnPool(conninfo, catalog, settings, size=(settings.connections_min, settings.connections_max))
             beating = OwnPool(conninfo, catalog, beats, size=(0, 1))
-        database = Database(own, catalog)
-        if settings.epoch is None:
-            database.count("note_timeline")
-        return cls(database, Database(beating, catalog), limits=limits or Limits(), monotonic=monotonic)
+        bound = _HEARTBEAT_LOCK_SECONDS if settings.transaction_pooler else None
+        renewals = Database(beating, catalog, lock_timeout_seconds=bound)
+        return cls(Database(own, catalog), renewals, limits=limits or Limits(), monotonic=monotonic)
 
     def tenant(self, scope: TenantScope) -> PostgresTenant:
         """Return the tenant of a scope. It is light: make one where it is needed."""

@@ -18,6 +18,10 @@ SELECT set_config('TimeZone', 'UTC', false), set_config('default_transaction_iso
 UPDATE {schema}.metadata m SET epoch_base = e.epoch - e.timeline, timeline = e.timeline
   FROM {schema}.epoch e WHERE m.timeline <> e.timeline;
 
+-- name: bound_lock_waits
+-- Bounds how long this transaction waits for one lock. Returns: one row.
+SELECT set_config('lock_timeout', :lock_timeout, true);
+
 -- name: read_epoch
 -- The epoch of tokens. It fails in recovery. Returns: one row.
 SELECT epoch FROM {schema}.epoch;
