@@ -95,7 +95,9 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Fail a module of the suite that was skipped as a whole."""
     report = yield
-    if report.skipped and isinstance(report.longrepr, tuple) and Path(report.longrepr[0]).parent == _PACKAGE:
+    where = Path(report.longrepr[0]) if isinstance(report.longrepr, tuple) else None
+    of_the_suite = any(isinstance(node, Suite) for node in collector.listchain())
+    if report.skipped and (of_the_suite or (where is not None and where.parent == _PACKAGE)):
         _fail(report, "skipped")
     return report
 
