@@ -211,7 +211,7 @@ class TestBoundedLists:
 class TestBoundedInputs:
     """P11: every input has a bound, which is checked before the backend is asked, and which the refusal names."""
 
-    @pytest.mark.parametrize(("call", "name"), _BOUNDED, ids=lambda part: str(part))
+    @pytest.mark.parametrize(("call", "name"), _BOUNDED, ids=str)
     def test_what_is_beyond_a_bound_is_refused(self, harness: Harness, call: PublicCall, name: str) -> None:
         p = prepare(harness)
         before = p.snapshot()

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from nl2state.errors import StoreError
-from nl2state.idempotency import Attempt, IdempotencyStore
+from nl2state.idempotency import Attempt, IdempotencyStore, ReserveOptions
 from nl2state.leases import Fence, LeaseStore
 from nl2state.payload import Value
 from nl2state.states import DEFAULT_LIFECYCLE, FencedStateStore
@@ -57,8 +57,8 @@ def prepare(
     tenant.states.create(f"{prefix}s", value)
     tenant.states.create(f"{prefix}ended", value, status="succeeded")
     fence = tenant.leases.acquire(f"{prefix}r", owner=owner, ttl_seconds=600, metadata={"m": value}).fence  # type: ignore[dict-item]  # no test's is bytes
-    lives = {"result_ttl_seconds": 600.0, "attempt_ttl_seconds": 600.0}
-    done = tenant.idempotency.reserve(f"{prefix}done", request=value, **lives).attempt
+    options: ReserveOptions = {"request": value, "result_ttl_seconds": 600, "attempt_ttl_seconds": 600}
+    done = tenant.idempotency.reserve(f"{prefix}done", **options).attempt
     tenant.idempotency.complete(done, value)
     return Prepared(
         store=harness.client(client),
@@ -70,7 +70,7 @@ def prepare(
         request=value,
         owner=owner,
         fence=fence,
-        attempt=tenant.idempotency.reserve(f"{prefix}k", request=value, **lives).attempt,
+        attempt=tenant.idempotency.reserve(f"{prefix}k", **options).attempt,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from freezegun import freeze_time
 
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, LeaseBusyError, NotFoundError
+from nl2state.idempotency import ReserveOptions
 from nl2state.testing.calls import CALLS, Prepared, PublicCall, prepare, told
 from nl2state.testing.harness import Harness
 
@@ -59,7 +60,7 @@ class TestOneClock:
             assert told(lambda: call.run(wrong)) == expected
 
     def test_a_stored_deadline_is_the_store_s_time_and_the_ttl(self, harness: Harness, clock: Clock) -> None:
-        """The store's time is read from what it stores just before, and just after, while the client's clock is right."""
+        """The store's time is read off what it stores just before and just after, by a client whose clock is right."""
         harness.advance(86_400)
         tenant = harness.tenant()
         before = tenant.states.create("before", 1).created_at
@@ -170,9 +171,9 @@ def _all_is_there(harness: Harness, p: Prepared) -> None:
     listed = other.leases.inspect(p.fence.resource)
     assert listed is not None
     assert not listed.expired
-    lives = {"result_ttl_seconds": 60.0, "attempt_ttl_seconds": 60.0}
+    options: ReserveOptions = {"request": p.request, "result_ttl_seconds": 60, "attempt_ttl_seconds": 60}
     with pytest.raises(AttemptInFlightError):
-        other.idempotency.reserve(p.attempt.key, request=p.request, **lives)
-    assert other.idempotency.reserve(p.done, request=p.request, **lives).completed
+        other.idempotency.reserve(p.attempt.key, **options)
+    assert other.idempotency.reserve(p.done, **options).completed
     removed = harness.clients[0].system.retain()
     assert (removed.states, removed.leases, removed.idempotency) == (0, 0, 0)

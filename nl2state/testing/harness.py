@@ -33,7 +33,7 @@ class Capability(Enum):
     SHORT_BOUNDS = "open a client whose bounds on waits are short"
 
 
-class NotDeclaredError(pytest.skip.Exception):
+class NotDeclaredError(pytest.skip.Exception):  # type: ignore[name-defined,misc]  # it has no other public name
     """The test needs what this harness does not declare. It is skipped, as no other skip is allowed to."""
 
     def __init__(self, capability: Capability) -> None:
@@ -41,7 +41,7 @@ class NotDeclaredError(pytest.skip.Exception):
         self.capability = capability
 
 
-class Harness(ABC):  # noqa: B024  # what it cannot do without, `clients`, is no method
+class Harness(ABC):
     """An empty store, opened twice. A backend's own harness says how its clocks move and how its waits are seen.
 
     A backend sets `clients`, and overrides `move_clock`, `move_client_clocks`, `count_waiting` and `open_bounded` for
@@ -113,7 +113,7 @@ class Harness(ABC):  # noqa: B024  # what it cannot do without, `clients`, is no
     def open_bounded(self, *, lock_seconds: float, idle_seconds: float) -> Store:
         """Open another client of the same data, and close it with the others.
 
-        Its calls wait for one lock at most so long, and the store ends a transaction of it that does nothing for longer.
+        Its calls wait for one lock at most so long; a transaction of it that does nothing for so long is ended.
         """
         raise NotImplementedError
 

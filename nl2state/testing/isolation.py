@@ -100,11 +100,11 @@ class TestIsolation:
         with (
             harness.tenant("one").hold("r", owner="a") as one,
             harness.tenant("two", client=1).hold("r", owner="a") as two,
+            one.transaction() as in_one,
+            two.transaction() as in_two,
         ):
-            with one.transaction() as in_one:
-                in_one.states.create("s", "one's")
-                with two.transaction() as in_two:
-                    in_two.states.create("s", "two's")
+            in_one.states.create("s", "one's")
+            in_two.states.create("s", "two's")
         assert [harness.tenant(name).states.require("s").value for name in ("one", "two")] == ["one's", "two's"]
 
     def test_rows_that_another_scope_has_locked_keep_no_clean_up_from_this_one(self, harness: Harness) -> None:
@@ -119,7 +119,7 @@ class TestIsolation:
         with tenant.transaction() as tx:
             tx.states.update("t", 2, expected_revision=ANY_REVISION, fence=fence)
             tx.states.put("s", 2)
-            tidying = start(lambda: harness.client(1).system.retain())
+            tidying = start(harness.client(1).system.retain)
             until(lambda: tidying.done or harness.waiting() > 0, "the clean-up ends")
             assert harness.waiting() == 0
             assert (tidying.result().states, tidying.result().leases) == (2, 3)

@@ -58,6 +58,22 @@ _LOST = Fence(f"{PLANTED}-lost", OWNER, 1)
 _OVER = Attempt(f"{PLANTED}-over", 1)
 _BUSY: dict[str, object] = {"retry_after_seconds": _busy}
 
+
+def _in_transaction(p: Prepared, lives: dict[str, Any]) -> None:
+    with p.tenant.transaction() as tx:
+        tx.idempotency.reserve(p.absent, request=PLANTED, **lives)
+
+
+def _two_fences(p: Prepared) -> None:
+    with p.tenant.transaction(fence=p.fence) as tx:
+        tx.states.put(p.record, PLANTED, fence=_LOST)
+
+
+def _closed(p: Prepared) -> None:
+    p.store.close()
+    p.tenant.states.get(p.record)
+
+
 _REFUSALS: dict[str, Refusal] = {
     "create what is there": Refusal(
         lambda p: p.tenant.states.create(p.record, PLANTED), AlreadyExistsError, "ALREADY_EXISTS", _AT_1
@@ -175,8 +191,8 @@ _REFUSALS: dict[str, Refusal] = {
         lambda p: p.tenant.idempotency.reserve(p.done, request=p.request, **_LIVES).attempt, UsageError, "USAGE", {}
     ),
     "reserve in a transaction": Refusal(lambda p: _in_transaction(p, _LIVES), UsageError, "USAGE", {}),
-    "use another fence in a fenced transaction": Refusal(lambda p: _two_fences(p), UsageError, "USAGE", {}),
-    "use a store that is closed": Refusal(lambda p: _closed(p), UsageError, "USAGE", {}),
+    "use another fence in a fenced transaction": Refusal(_two_fences, UsageError, "USAGE", {}),
+    "use a store that is closed": Refusal(_closed, UsageError, "USAGE", {}),
 }
 
 
@@ -260,18 +276,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _in_transaction(p: Prepared, lives: dict[str, Any]) -> None:
-    with p.tenant.transaction() as tx:
-        tx.idempotency.reserve(p.absent, request=PLANTED, **lives)
-
-
-def _two_fences(p: Prepared) -> None:
-    with p.tenant.transaction(fence=p.fence) as tx:
-        tx.states.put(p.record, PLANTED, fence=_LOST)
-
-
-def _closed(p: Prepared) -> None:
-    p.store.close()
-    p.tenant.states.get(p.record)

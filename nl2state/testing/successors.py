@@ -1,4 +1,4 @@
-"""The promise about what a holder leaves behind that died, or was stopped: its successor waits for no longer than so."""
+"""The promise about what a holder that died, or was stopped, leaves behind: its successor does not wait for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IDLE_SECONDS = 0.5
 
 
 class TestSuccessors:
-    """P13: a holder that dies or pauses delays its successor by its TTL, and the bound on an open transaction, at most."""
+    """P13: a dead or stopped holder delays its successor by its TTL and the bound on an open transaction, at most."""
 
     def test_a_dead_holder_s_lease_is_the_successor_s_when_its_ttl_is_over_and_not_before(
         self, harness: Harness

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -32,7 +32,7 @@ Steps: TypeAlias = "list[Step]"
 
 _SCOPES: Final = ("one", "two")
 _ROUND_SECONDS: Final = 10.0
-"""Every TTL and every move of the clock is a multiple, so that what is left of a TTL, rounded up, is the same on both."""
+"""Every TTL and every move of the clock is a multiple: so what is left of a TTL, rounded up, is the same on both."""
 
 _STRICT: Final = Lifecycle(
     initial="created",
@@ -246,7 +246,8 @@ class Run:
 
     def _retain(self, options: dict[str, Any]) -> list[object]:
         """Clean up to the end, page by page."""
-        system, after, pages = self._harness.clients[0].system, None, []
+        system, after = self._harness.clients[0].system, None
+        pages: list[object] = []
         while True:
             page = system.retain(after=after, **options)
             pages.append(page)
@@ -280,7 +281,7 @@ class Run:
             self._given.setdefault((step.scope, Attempt, returned.attempt.key), []).append(returned.attempt)
         self.told.append((step.noun, step.name, self._plain(returned, "", step.scope)))
 
-    def _plain(self, value: object, name: str, scope: str, of: object = None) -> object:
+    def _plain(self, value: object, name: str, scope: str, of: object = None) -> object:  # noqa: PLR0911  # one a kind
         """Return what two backends have to say alike: times from the beginning, tokens by when they were first seen."""
         if isinstance(value, datetime):
             return math.floor((value - self._began).total_seconds() / _ROUND_SECONDS)

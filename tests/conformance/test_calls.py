@@ -1,4 +1,4 @@
-"""The suite's table of calls is the contract's: a call, or an argument, that it lacks is one that nothing is seen of."""
+"""The suite's table of calls is the contract's: what it lacks, of calls or arguments, is not tested."""
 
 from __future__ import annotations
 

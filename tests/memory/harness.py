@@ -42,7 +42,7 @@ class MemoryHarness(Harness):
         return client
 
     def _clock(self) -> datetime:
-        """Return the store's time: a server's, so it is not what a test freezes as the client's `datetime` and `time`."""
+        """Return the store's time: as a server's, it is not what a test of P8 freezes, the client's."""
         return _EPOCH + timedelta(seconds=time.clock_gettime(time.CLOCK_REALTIME) + self._store_seconds)
 
     def _monotonic(self) -> float:
