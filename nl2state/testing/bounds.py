@@ -12,7 +12,7 @@ from nl2state.idempotency import Attempt
 from nl2state.leases import Fence
 from nl2state.limits import INTEGER_MAX, Limits
 from nl2state.testing.calls import CALLS, PublicCall, prepare
-from nl2state.testing.harness import Call, Capability, Harness, start, until
+from nl2state.testing.harness import Call, Capability, Harness, start, start_waiting, until
 
 __all__ = ["TestBoundedInputs", "TestBoundedLists", "TestBoundedWaits"]
 
@@ -139,6 +139,18 @@ class TestBoundedWaits:
         listed = p.tenant.leases.inspect(p.fence.resource)
         assert listed is not None
         assert listed.expired is (noun == "revoke")  # whose first half was made: its doc says so
+
+    @pytest.mark.needs(Capability.SHORT_BOUNDS)
+    def test_a_shorter_bound_ends_a_later_wait_sooner(self, harness: Harness) -> None:
+        p = prepare(harness)
+        other = harness.tenant_of(harness.bounded(lock_seconds=_SHORT_SECONDS))
+        with p.tenant.transaction() as tx:
+            tx.states.delete(p.record, expected_revision=1)
+            patient = start_waiting(harness, lambda: harness.tenant(client=1).states.put(p.record, "late"))
+            with pytest.raises(StoreTimeoutError):
+                other.states.put(p.record, "too late")
+            assert not patient.done
+        assert patient.result().revision == 3
 
     @pytest.mark.needs(Capability.SHORT_BOUNDS)
     def test_one_that_waits_for_an_ending_grant_or_attempt_is_told_that_it_is_busy_yet(self, harness: Harness) -> None:

@@ -105,9 +105,9 @@ class TestOneClock:
     def test_all_expires_by_the_store_s(self, harness: Harness, clock: Clock) -> None:
         with clock():
             p = _with_lives(harness)
-            harness.advance(59)
+            harness.advance(50)
             _all_is_there(harness, p)
-            harness.advance(601)
+            harness.advance(610)
             assert p.tenant.states.get("s-60") is None
             with pytest.raises(NotFoundError):
                 p.tenant.states.update("s-60", 2, expected_revision=1)

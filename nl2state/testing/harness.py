@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -41,7 +40,7 @@ class NotDeclaredError(pytest.skip.Exception):  # type: ignore[name-defined,misc
         self.capability = capability
 
 
-class Harness(ABC):
+class Harness:
     """An empty store, opened twice. A backend's own harness says how its clocks move and how its waits are seen.
 
     A backend sets `clients`, and overrides `move_clock`, `move_client_clocks`, `count_waiting` and `open_bounded` for

@@ -15,7 +15,7 @@ from nl2state.testing.harness import Capability, Harness, start
 __all__ = ["TestSuccessors"]
 
 _DAY = 86_400.0
-_IDLE_SECONDS = 0.5
+_IDLE_SECONDS = 1.0
 
 
 class TestSuccessors:
@@ -26,10 +26,10 @@ class TestSuccessors:
     ) -> None:
         mine, theirs = harness.tenant(), harness.tenant(client=1)
         dead = mine.leases.acquire("r", owner="dead", ttl_seconds=60)
-        harness.advance(58)
+        harness.advance(50)
         with pytest.raises(LeaseBusyError) as refused:
             theirs.leases.acquire("r", owner="b", ttl_seconds=60)
-        assert 0 < refused.value.retry_after_seconds <= 2
+        assert 0 < refused.value.retry_after_seconds <= 10
         harness.advance(refused.value.retry_after_seconds)
         taken = theirs.leases.acquire("r", owner="b", ttl_seconds=60)
         assert taken.taken_over
@@ -41,10 +41,10 @@ class TestSuccessors:
         self, harness: Harness
     ) -> None:
         dead = _reserve(harness.tenant())
-        harness.advance(58)
+        harness.advance(50)
         with pytest.raises(AttemptInFlightError) as refused:
             _reserve(harness.tenant(client=1))
-        assert 0 < refused.value.retry_after_seconds <= 2
+        assert 0 < refused.value.retry_after_seconds <= 10
         harness.advance(refused.value.retry_after_seconds)
         again = _reserve(harness.tenant(client=1))
         with pytest.raises(FencingRejectedError):
@@ -67,18 +67,18 @@ class TestSuccessors:
         fence = mine.leases.acquire("r", owner="dead", ttl_seconds=60).fence
         harness.advance(50)
         mine.leases.renew(fence)
-        harness.advance(59)
+        harness.advance(50)
         assert theirs.leases.try_acquire("r", owner="b", ttl_seconds=60) is None
-        harness.advance(2)
+        harness.advance(11)
         assert theirs.leases.try_acquire("r", owner="b", ttl_seconds=60) is not None
 
     def test_a_client_that_is_gone_renews_nothing_more(self, harness: Harness) -> None:
         """Its heartbeat ended with it: what it held runs out."""
-        block = harness.tenant(client=1).hold("r", owner="gone", ttl_seconds=3)
+        block = harness.tenant(client=1).hold("r", owner="gone")
         block.__enter__()
         harness.client(1).close()
         assert harness.tenant().leases.try_acquire("r", owner="b", ttl_seconds=60) is None
-        harness.advance(3.1)
+        harness.advance(31)
         assert harness.tenant().leases.try_acquire("r", owner="b", ttl_seconds=60) is not None
         with pytest.raises(UsageError):
             block.__exit__(None, None, None)
