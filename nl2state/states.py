@@ -35,6 +35,7 @@ __all__ = [
     "StateRecord",
     "StateStore",
     "Ttl",
+    "checked_lifecycle",
     "refuse_creation",
 ]
 
@@ -132,6 +133,13 @@ DEFAULT_LIFECYCLE: Final = Lifecycle(
     terminal=frozenset({"succeeded", "failed", "closed", "cancelled"}),
 )
 """created, queued, running, waiting, compensating | succeeded, failed, closed, cancelled, in any order."""
+
+
+def checked_lifecycle(lifecycle: Lifecycle) -> Lifecycle:
+    """Return what is a lifecycle. Raises InvalidInputError. For backends."""
+    if not isinstance(lifecycle, Lifecycle):
+        raise InvalidInputError("lifecycle is not a Lifecycle", field="lifecycle")
+    return lifecycle
 
 
 class StateStore(Protocol):

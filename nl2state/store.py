@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
+from nl2state.errors import InvalidInputError
 from nl2state.idempotency import IdempotencyStore
+from nl2state.keys import check_prefix
 from nl2state.leases import Fence, LeaseStore, Metadata
 from nl2state.limits import Limits, check_seconds, checked_integer
 from nl2state.scope import TenantScope
@@ -207,6 +209,8 @@ def retain_by_scope(
     else:
         ages["ended_states"] = check_seconds("terminal_age_seconds", terminal_age_seconds, most=most)
     checked_integer("limit", limit, most=_PAGE_SIZE_MAX)
+    if after is not None:
+        _check_cursor(after, limits)
     removed = dict.fromkeys(SWEEPS.values(), 0)
     resumed = after if after is not None and after.sweep in ages else None
     scope = next_scope(UUID(int=0)) if after is None else after.scope
@@ -226,3 +230,11 @@ def retain_by_scope(
                 return Retained(**removed, after=RetainCursor(scope, name, swept.after))
         scope = next_scope(scope)
     return Retained(**removed, after=None if scope is None else RetainCursor(scope, next(iter(ages)), ""))
+
+
+def _check_cursor(after: RetainCursor, limits: Limits) -> None:
+    """Refuse what no call of `retain` returned: it may have been kept somewhere meanwhile."""
+    known = list(SWEEPS)  # what is compared may not be hashable
+    if not isinstance(after, RetainCursor) or not isinstance(after.scope, UUID) or after.sweep not in known:
+        raise InvalidInputError("after is not where a call stopped", field="after")
+    check_prefix("after", after.key, limits.id_bytes_max)

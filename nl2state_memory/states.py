@@ -21,6 +21,7 @@ from nl2state.states import (
     Lifecycle,
     StateRecord,
     Ttl,
+    checked_lifecycle,
     refuse_creation,
 )
 from nl2state.store import Swept
@@ -81,7 +82,7 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record that is at the expected revision."""
-        binding = self._binding
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         binding.optional_id("expected_status", expected_status)
         expected = Expectation.of(expected_revision, status=expected_status, sources=sources)
@@ -125,6 +126,7 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record, whatever is there."""
+        lifecycle = checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         made = self._made(
             value,
@@ -203,7 +205,7 @@ class MemoryStates(FencedStateStore):
         parent_id: str | None,
     ) -> Callable[[StateRow | None, datetime], StateRow]:
         """Check what a record is made of, and return what makes its row over a former one. Raises InvalidInputError."""
-        binding = self._binding
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         begun = binding.id("status", lifecycle.initial if status is None else lifecycle.check(status))
         life = None if ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", ttl_seconds))
         checked_integer("schema_version", schema_version)

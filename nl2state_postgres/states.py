@@ -20,6 +20,7 @@ from nl2state.states import (
     Lifecycle,
     StateRecord,
     Ttl,
+    checked_lifecycle,
     refuse_creation,
 )
 from nl2state_postgres import rows
@@ -51,7 +52,7 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Make a record that must be absent."""
-        binding = self._binding
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         status = lifecycle.initial if status is None else lifecycle.check(status)
         row = self._write(
             "create_state",
@@ -83,7 +84,7 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record that is at the expected revision."""
-        binding = self._binding
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         binding.optional_id("expected_status", expected_status)
         expected = Expectation.of(expected_revision, status=expected_status, sources=sources)
@@ -120,7 +121,7 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record, whatever is there."""
-        binding = self._binding
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         row = self._write(
             "put_state",

@@ -14,6 +14,8 @@ from nl2state.testing.harness import Harness  # noqa: E402  # it is rewritten
 from tests import servers  # noqa: E402  # it imports what is rewritten
 from tests.memory.harness import MemoryHarness  # noqa: E402  # as above
 
+pytest_plugins = ["nl2state.testing.plugin"]
+
 _run = ExitStack()
 
 

@@ -66,19 +66,27 @@ class PostgresHarness(Harness):
         self.settings = Settings(application_name=self.schema, clock=f"test_clock.at('{self.schema}')", **settings)
         self.clients = (self.open(), self.open())
 
-    def open(self) -> PostgresStore:
+    def open(self, settings: Settings | None = None) -> PostgresStore:
         """Open another client."""
-        return PostgresStore.open(self.dsn, schema=self.schema, settings=self.settings, monotonic=self._monotonic)
+        return PostgresStore.open(
+            self.dsn, schema=self.schema, settings=settings or self.settings, monotonic=self._monotonic
+        )
 
-    def advance(self, seconds: float) -> None:
+    def move_clock(self, seconds: float) -> None:
         self.observer.execute(
             "UPDATE test_clock.offsets SET seconds = seconds + %s WHERE name = %s", [seconds, self.schema]
         )
 
-    def advance_clients(self, seconds: float) -> None:
+    def move_client_clocks(self, seconds: float) -> None:
         self._client_seconds += seconds
 
-    def waiting(self) -> int:
+    def open_bounded(self, *, lock_seconds: float, idle_seconds: float) -> PostgresStore:
+        bounds = {"lock_timeout_seconds": lock_seconds, "transaction_idle_seconds": idle_seconds}
+        client = self.open(self.settings.model_copy(update=bounds))
+        self.clients = (*self.clients, client)
+        return client
+
+    def count_waiting(self) -> int:
         return self._activity("wait_event_type = 'Lock'")
 
     def idle_in_transaction(self) -> int:
@@ -87,8 +95,7 @@ class PostgresHarness(Harness):
 
     def close(self) -> None:
         """Close the clients and drop the schema."""
-        for client in self.clients:
-            client.close()
+        super().close()
         self.observer.execute(f"DROP SCHEMA {self.schema} CASCADE")
         self.observer.execute("DELETE FROM test_clock.offsets WHERE name = %s", [self.schema])
         self.observer.close()

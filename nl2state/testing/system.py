@@ -53,7 +53,7 @@ class TestRetention:
         assert [*removed, page.idempotency] == [0, 0, 1]
 
     def test_a_row_that_is_locked_is_left_for_another_time(self, harness: Harness) -> None:
-        tenant, system = harness.tenant(), harness.clients[1].system
+        tenant, system = harness.tenant(), harness.client(1).system
         attempt = tenant.idempotency.reserve(
             "k", request=1, result_ttl_seconds=_DAY * 3, attempt_ttl_seconds=60
         ).attempt

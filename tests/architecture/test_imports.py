@@ -16,7 +16,7 @@ _ALLOWED = {
     "nl2state_postgres": {"nl2state", "nl2state_postgres", "psycopg", "psycopg_pool", "pydantic", "structlog"},
 }
 _MORE = {
-    "nl2state/testing": {"pytest"},
+    "nl2state/testing": {"pytest", "freezegun"},
     "nl2state_postgres/cli.py": {"typer", "rich"},
     "nl2state_postgres/demo": {"rich"},
 }
