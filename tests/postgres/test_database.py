@@ -213,6 +213,7 @@ def test_the_store_works_again_when_its_connections_were_killed(harness: Postgre
 
 
 def test_a_write_whose_answer_is_lost_is_said_to_be_unknown(harness: PostgresHarness, tmp_path: Path) -> None:
+    """Case 24: it was done once, is not done again, and reading back tells."""
     with Proxy(tmp_path, harness.dsn) as proxy, PostgresStore.open(proxy.dsn, schema=harness.schema) as store:
         tenant = store.tenant(TenantScope.local())
         tenant.states.create("s", 1)
@@ -221,7 +222,8 @@ def test_a_write_whose_answer_is_lost_is_said_to_be_unknown(harness: PostgresHar
         with pytest.raises(OutcomeUnknownError) as raised:
             tenant.states.update("s", "planted", expected_revision=2)
         assert not raised.value.retryable
-        assert tenant.states.require("s").value == "planted"
+        record = tenant.states.require("s")
+        assert (record.value, record.revision) == ("planted", 3)
 
 
 def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown(harness: PostgresHarness, tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ def test_a_read_whose_answer_is_lost_is_known_to_have_changed_nothing(harness: P
     ],
 )
 def test_a_server_that_cannot_be_reached_is_told_without_its_dsn(dsn: str, kind: type[StoreError]) -> None:
-    """Case 40, in part."""
+    """Case 40: no server, an unknown host and garbage; see test_unreachable for their deadlines."""
     with pytest.raises(kind) as raised:
         PostgresStore.open(dsn, settings=Settings(connect_timeout_seconds=2))
     assert SECRET not in _everything(raised.value)
