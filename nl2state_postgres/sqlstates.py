@@ -22,6 +22,7 @@ _TIMEOUTS: Final = {
     "25P04": "the transaction's time ran out",
 }
 _UNAVAILABLE: Final = {
+    "0A000": "the server cannot do that in this session",
     "25006": "the server is read-only",
     "40001": "the server could not serialise the transaction",
     "40P01": "the server broke a deadlock",
@@ -42,7 +43,11 @@ _SCHEMA: Final = {
     "42703": "a column of the schema is missing",
     "42883": "a function is missing",
 }
-_ENDS_CONNECTION: Final = frozenset({"25006", "25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05"})
+_REFUSED: Final = frozenset({"25006", "0A000"})
+"""What was refused, and so not run: by a replica a write, and a BEGIN that is to write; and a plan that is older than the
+schema. Another connection may lead elsewhere, and has no plans."""
+
+_ENDS_CONNECTION: Final = frozenset({*_REFUSED, "25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05"})
 
 
 def failure(state: str, *, in_doubt: bool) -> StoreError:
@@ -54,7 +59,7 @@ def failure(state: str, *, in_doubt: bool) -> StoreError:
     lost = ends_connection(state)
     if state in _TIMEOUTS:
         return StoreTimeoutError(_TIMEOUTS[state])
-    if state == "40003" or (lost and in_doubt and state != "25006"):
+    if state == "40003" or (lost and in_doubt and state not in _REFUSED):
         return OutcomeUnknownError("the connection was lost before the answer came")
     if lost or state in _UNAVAILABLE or state[:2] in _UNAVAILABLE_CLASSES:
         words = _UNAVAILABLE.get(state) or _UNAVAILABLE_CLASSES.get(state[:2], "the server ended the connection")

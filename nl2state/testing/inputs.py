@@ -40,7 +40,7 @@ _NO_VALUES: list[Any] = [
 
 
 class TestNames:
-    """P12: what an id, a resource, a key or an owner cannot be is refused by the name of its field, and not by its value."""
+    """P12: a name that cannot be is refused before the backend is asked, with its field and without its value."""
 
     @pytest.mark.parametrize("name", _NAMES)
     def test_a_name_that_cannot_be_is_refused_by_every_call(self, harness: Harness, name: Any) -> None:
@@ -86,7 +86,7 @@ class TestNames:
         assert tenant.idempotency.list().items == ()
 
     def test_a_name_of_255_bytes_is_one_everywhere(self, harness: Harness) -> None:
-        """Case 30: the limit is one that every backend's index can hold, and two such names differ in their last byte."""
+        """Case 30: every backend's index holds names up to the limit, and compares them to their last byte."""
         tenant = harness.tenant()
         for name in ("\u00fc" * 127 + "a", "\u00fc" * 127 + "b"):
             assert len(name.encode()) == 255
@@ -145,7 +145,8 @@ class TestValues:
             lambda: tenant.leases.acquire("r", owner="a", ttl_seconds=60, metadata={"value": value}),
         ]
         with tenant.transaction() as tx:
-            for call in (*calls, lambda: tx.states.put("s", value), lambda: tx.idempotency.complete(attempt, value)):
+            calls += [lambda: tx.states.put("s", value), lambda: tx.idempotency.complete(attempt, value)]
+            for call in calls:
                 with pytest.raises(PayloadError) as refused:
                     call()
                 assert refused.value.field in ("value", "request", "outcome", "metadata")

@@ -1,4 +1,4 @@
-"""The promises about who comes late: a holder that wakes up, a waiter that waited too long, an end behind another end."""
+"""The promises about who comes late: a holder that wakes up, a waiter that waited too long, an end behind an end."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ class TestLateHolders:
         fence = tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
         with suppress(LookupError), tenant.transaction() as tx:
             tx.leases.release(fence)
-            late = start_waiting(
-                harness, lambda: other.states.update("s", "late", expected_revision=1, fence=fence)
-            )
+            late = start_waiting(harness, lambda: other.states.update("s", "late", expected_revision=1, fence=fence))
             if end == "roll back":
                 raise LookupError
         if end == "commit":
@@ -174,12 +172,13 @@ class TestLateEnds:
         assert operator.leases.inspect("r") is None
 
     def test_no_late_end_or_renewal_touches_the_successor_s_lease(self, harness: Harness) -> None:
-        """Cases 12 and 13: A's late renewal and release leave what B holds, and what C holds after B lapsed, as it is."""
+        """Cases 12 and 13: what A does late leaves what B holds, and what comes after B lapsed, as it is."""
         leases = harness.tenant().leases
         old = leases.acquire("r", owner="a", ttl_seconds=60).fence
         for owner in ("b", "a"):  # the second has the late one's own name
             harness.advance(61)
-            successor = harness.tenant(client=1).leases.acquire("r", owner=owner, ttl_seconds=60, metadata={"of": owner})
+            theirs = harness.tenant(client=1).leases
+            successor = theirs.acquire("r", owner=owner, ttl_seconds=60, metadata={"of": owner})
             before = leases.inspect("r")
             for late in (leases.renew, leases.release):
                 with pytest.raises(FencingRejectedError):

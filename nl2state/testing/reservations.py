@@ -104,9 +104,7 @@ class TestReservations:
         assert outcomes == ["pay is done", "refund is done"]
 
 
-def _reserve(
-    tenant: Tenant, key: str = "k", *, result_ttl_seconds: float = 60, wait_seconds: float = 0
-) -> Reservation:
+def _reserve(tenant: Tenant, key: str = "k", *, result_ttl_seconds: float = 60, wait_seconds: float = 0) -> Reservation:
     return tenant.idempotency.reserve(
         key,
         request={"a": 1},

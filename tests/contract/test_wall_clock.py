@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from freezegun import freeze_time
 
-from nl2state import AttemptInFlightError, FencingRejectedError, Tenant
+from nl2state import Attempt, AttemptInFlightError, FencingRejectedError, Tenant
 from nl2state.testing.harness import Harness
 
 _HOUR = 3_600.0
@@ -44,9 +44,12 @@ def _story(harness: Harness, skews: tuple[float, float]) -> list[object]:
 
     def reserve(tenant: Tenant) -> object:
         reserved = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60)
-        return reserved.outcome if reserved.completed else attempts.append(reserved.attempt)
+        if reserved.completed:
+            return reserved.outcome
+        attempts.append(reserved.attempt)
+        return None
 
-    attempts: list[object] = []
+    attempts: list[Attempt] = []
     as_client(0, lambda tenant: tenant.states.create("s", "a", ttl_seconds=90).revision)
     as_client(0, acquire)
     as_client(0, reserve)
@@ -55,7 +58,7 @@ def _story(harness: Harness, skews: tuple[float, float]) -> list[object]:
         as_client(1, refused(reserve, AttemptInFlightError))
         as_client(1, lambda tenant: tenant.states.require("s").revision)
         as_client(0, lambda tenant: tenant.leases.renew(fences[0]).fence == fences[0])
-        as_client(0, lambda tenant: tenant.idempotency.renew(attempts[0]) is None)  # type: ignore[arg-type]  # it is one
+        as_client(0, lambda tenant: tenant.idempotency.renew(attempts[0]) is None)
         harness.advance(40)
     as_client(1, lambda tenant: tenant.leases.inspect("r") is None)
     harness.advance(21)
@@ -64,7 +67,7 @@ def _story(harness: Harness, skews: tuple[float, float]) -> list[object]:
     as_client(0, refused(lambda tenant: tenant.leases.renew(fences[0]), FencingRejectedError))
     as_client(0, refused(lambda tenant: tenant.states.put("t", 1, fence=fences[0]), FencingRejectedError))
     as_client(0, lambda tenant: tenant.states.get("s"))
-    as_client(1, lambda tenant: tenant.idempotency.complete(attempts[-1], "b's"))  # type: ignore[arg-type]  # it is one
+    as_client(1, lambda tenant: tenant.idempotency.complete(attempts[-1], "b's"))
     as_client(0, reserve)
     with freeze_time(datetime.now(UTC) + timedelta(seconds=skews[1]), ignore=_REAL):
         with harness.tenant(client=1).hold("q", owner="b", ttl_seconds=60) as held:

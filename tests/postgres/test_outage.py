@@ -186,9 +186,10 @@ def test_a_held_lease_outlives_an_outage_that_is_shorter_than_its_ttl(server: Em
     """Case 37: the heartbeat's own connection comes back too, and the holder has lost nothing."""
     moved_seconds = 0.0
     settings = Settings(checkout_timeout_seconds=1.0)
-    with PostgresStore.open(
-        server.dsn, settings=settings, monotonic=lambda: time.monotonic() + moved_seconds
-    ) as store, _tenant(store).hold("r", owner="a", ttl_seconds=60) as held:
+    with (
+        PostgresStore.open(server.dsn, settings=settings, monotonic=lambda: time.monotonic() + moved_seconds) as store,
+        _tenant(store).hold("r", owner="a", ttl_seconds=60) as held,
+    ):
         first = held.lease
         moved_seconds += 21  # a renewal is due
         store._heartbeat.beat()

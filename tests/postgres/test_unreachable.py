@@ -1,6 +1,6 @@
 """P10 and P11, where no connection can be had: a StoreError of the tree, in its time, with nothing of the DSN in it.
 
-A bound is the setting's own time and some seconds for a slow machine: it says that a deadline is kept, and times nothing.
+A bound is the setting's own time and some seconds for a slow machine: that a deadline is kept, and no timing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_a_wrong_password_is_refused(guarded: str, password: str, caplog: pytest
 
 
 def test_a_password_that_was_changed_under_a_store_is_refused(guarded: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Case 40: the pool's new connections meet it in the background; the call is told in its time, and the log nothing."""
+    """Case 40: the pool meets it in the background; the call is told in its time, and the log nothing."""
     owner = psycopg.conninfo.make_conninfo(guarded, user="postgres")
     with (
         connect(owner) as connection,
@@ -88,7 +88,8 @@ def test_a_password_that_was_changed_under_a_store_is_refused(guarded: str, capl
         assert tenant.states.get("s") is None
         try:
             connection.execute(f"ALTER ROLE \"{SECRET}\" PASSWORD 'another'")
-            connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [SECRET])
+            sql = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s"
+            connection.execute(sql, [SECRET])
             for _ in range(2):
                 with _refused(StoreUnavailableError, caplog, within_seconds=4):
                     tenant.states.get("s")

@@ -1,4 +1,4 @@
-"""P7, under a lock wait: a reservation that waited for another statement's row is answered, whatever became of the row."""
+"""P7, under a lock wait: a reservation that waited for a row is answered, whatever became of the row."""
 
 from __future__ import annotations
 
