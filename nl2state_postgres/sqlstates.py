@@ -44,8 +44,8 @@ _SCHEMA: Final = {
     "42883": "a function is missing",
 }
 _REFUSED: Final = frozenset({"25006", "0A000"})
-"""What was refused, and so not run: by a replica a write, and a BEGIN that is to write; and a plan that is older than the
-schema. Another connection may lead elsewhere, and has no plans."""
+"""What was refused, and so not run: by a replica a write, and a BEGIN that is to write; and a plan that is older than
+the schema. Another connection may lead elsewhere, and has no plans."""
 
 _ENDS_CONNECTION: Final = frozenset({*_REFUSED, "25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05"})
 

@@ -103,6 +103,18 @@ def test_a_connection_whose_server_turned_read_only_is_not_used_again(harness: P
         assert after.isdisjoint(before)
 
 
+def test_a_plan_that_is_older_than_the_schema_costs_its_connection_and_no_more(harness: PostgresHarness) -> None:
+    """P10: what a migration of a newer version does to the plans of one that still runs."""
+    tenant = harness.tenant()
+    tenant.states.create("s", 1)
+    assert tenant.states.get_checkpoint("s", "q") is None
+    harness.observer.execute(f"ALTER TABLE {harness.schema}.states ALTER COLUMN parent_id TYPE varchar(300)")
+    with pytest.raises(StoreUnavailableError) as raised:
+        tenant.states.get_checkpoint("s", "q")
+    assert raised.value.retryable
+    assert tenant.states.get_checkpoint("s", "q") is None
+
+
 def test_idle_connections_that_died_cost_no_caller_an_error(server: EmbeddedPostgres, store: PostgresStore) -> None:
     """Case 37: the server was away while nobody called; whatever is safe to send again is answered at once."""
     tenant = _tenant(store)
