@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from nl2state.errors import AttemptInFlightError, FencingRejectedError
 from nl2state.idempotency import Reservation
 from nl2state.keys import derive_key
 from nl2state.store import Tenant
-from nl2state.testing.harness import Harness, start, together
+from nl2state.testing.harness import Harness, start, together, until
 
 __all__ = ["TestReservations"]
 
@@ -24,20 +25,24 @@ class TestReservations:
     """P7: one of many gets the attempt, each of the others is told the truth, and none is told that there is no key."""
 
     def test_all_that_wait_get_the_outcome_of_the_one_that_works(self, harness: Harness) -> None:
-        """Case 8: many threads reserve one fresh key and are ready to wait; one acquires, all others replay."""
+        """Case 8: many threads reserve one fresh key; one acquires, and those that are ready to wait replay."""
+        outcomes = together(8, lambda n: _reserve(harness.tenant(client=n % 2)))
+        won = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
+        assert len(won) == 1
+        begun: list[int] = []
 
-        def work(number: int) -> tuple[bool, object]:
-            tenant = harness.tenant(client=number % 2)
-            reservation = _reserve(tenant, wait_seconds=20)
-            if not reservation.completed:
-                tenant.idempotency.complete(reservation.attempt, number)
-                return True, number
-            return False, reservation.outcome
+        def wait(number: int) -> object:
+            begun.append(number)
+            return _reserve(harness.tenant(client=number % 2), wait_seconds=20).outcome
 
-        outcomes = together(8, work)
-        did = [outcome for outcome in outcomes if isinstance(outcome, tuple) and outcome[0]]
-        assert len(did) == 1
-        assert [outcome for outcome in outcomes if outcome != did[0]] == [(False, did[0][1])] * 7
+        waiters = [start(partial(wait, number)) for number in range(7)]
+        until(lambda: len(begun) == 7, "all of them have begun")
+        for number in range(7):  # for as long as a call takes that does not wait, and more
+            with pytest.raises(AttemptInFlightError):
+                _reserve(harness.tenant(client=number % 2))
+        assert not any(waiter.done for waiter in waiters)
+        harness.tenant().idempotency.complete(won[0].attempt, "done once")
+        assert [waiter.result() for waiter in waiters] == ["done once"] * 7
 
     @pytest.mark.parametrize("seconds", [61, _DAY + 61], ids=["to be replaced", "to be swept"])
     def test_none_is_told_that_there_is_no_key_while_it_is_replaced_and_swept(

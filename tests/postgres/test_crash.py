@@ -119,7 +119,7 @@ class _Worker:
 
 
 def test_what_was_acknowledged_outlives_a_server_that_is_killed_under_load() -> None:
-    """Cases 24 and 37: each call is told the truth, or that it is unknown; the store is not opened anew."""
+    """Case 37: each call is told the truth, or that it is unknown; the store is not opened anew."""
     settings = Settings(checkout_timeout_seconds=1.0, connect_timeout_seconds=2.0, connections_max=_WORKERS)
     with EmbeddedPostgres() as server, PostgresStore.open(server.dsn, settings=settings) as store:
         over = threading.Event()
