@@ -93,6 +93,7 @@ class TestCompareAndSet:
 
     @pytest.mark.parametrize("end", ["commit", "roll back"])
     def test_a_creation_that_waited_for_another_looks_again(self, harness: Harness, end: str) -> None:
+        """Case 21: the same, where one of them is on its way already."""
         with suppress(LookupError), harness.tenant().transaction() as tx:
             tx.states.create("r", "first")
             late = start_waiting(harness, lambda: harness.tenant(client=1).states.create("r", "late"))
