@@ -71,8 +71,11 @@ class _Pooled:
 def _make_role(dsn: str) -> str:
     """Make a role that has, as its own, the settings that a store makes in a session where there is no pooler."""
     role = f"pooled_{uuid.uuid4().hex[:16]}"
+    password = psycopg.conninfo.conninfo_to_dict(dsn).get("password")  # which the pooler sends, where there is one
     with connect(dsn) as owner:
         owner.execute(f"CREATE ROLE {role} LOGIN")
+        if password is not None:
+            owner.execute(psycopg.sql.SQL("ALTER ROLE {} PASSWORD {}").format(psycopg.sql.Identifier(role), password))
         owner.execute(f'GRANT CREATE ON DATABASE "{owner.info.dbname}" TO {role}')
         for name, value in _ROLE_SETTINGS.items():
             owner.execute(f"ALTER ROLE {role} SET {name} = '{value}'")
