@@ -95,7 +95,7 @@ class Runner(Protocol):
 def conninfo_of(dsn: str, settings: Settings) -> str:
     """Return the DSN with what every connection of ours needs. Raises InvalidInputError for one that cannot be read."""
     given: dict[str, Any] | None = None
-    if isinstance(dsn, str):
+    if isinstance(dsn, str) and "\0" not in dsn:  # where libpq would stop reading, and say nothing
         with suppress(psycopg.ProgrammingError, UnicodeError):
             given = psycopg.conninfo.conninfo_to_dict(dsn)
     if given is not None:

@@ -30,7 +30,7 @@ STALE: Final = frozenset({"0A000", "26000", "42P05"})
 
 _STATES: Final[dict[str, Told]] = {
     SILENT: (StoreTimeoutError, "the server did not answer in time"),
-    "0A000": (StoreUnavailableError, "the schema changed under a prepared statement"),
+    "0A000": (StoreUnavailableError, "the server is in recovery, or the schema changed under a prepared statement"),
     "25006": (StoreUnavailableError, "the server is read-only"),
     "25P03": (StoreTimeoutError, "the transaction was idle for too long, and the server ended it"),
     "25P04": (StoreTimeoutError, "the transaction's time ran out"),

@@ -11,7 +11,7 @@ import pytest
 pytest.register_assert_rewrite("nl2state.testing")
 
 from nl2state.testing.harness import Harness  # noqa: E402  # it is rewritten
-from tests import servers  # noqa: E402  # it imports what is rewritten
+from tests import pooler, servers  # noqa: E402  # they import what is rewritten
 from tests.memory.harness import MemoryHarness  # noqa: E402  # as above
 
 pytest_plugins = ["nl2state.testing.plugin"]
@@ -30,6 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the server that this run started."""
     _run.close()
+
+
+def pytest_report_header() -> str:
+    """Say whether there is a pooler to test with."""
+    return f"pgbouncer: {pooler.BINARY or 'not installed, so that tests/postgres/test_pooler.py is deselected'}"
 
 
 @pytest.fixture

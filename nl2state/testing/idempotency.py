@@ -47,6 +47,7 @@ class TestOneAttempt:
         assert refused.value.retryable
 
     def test_of_many_that_reserve_one_gets_the_attempt(self, harness: Harness) -> None:
+        """Case 8: of many threads exactly one acquires; the others learn that it is in flight."""
         outcomes = together(8, lambda n: _reserve(harness.tenant(client=n % 2)))
         assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 1
         assert sum(isinstance(outcome, AttemptInFlightError) for outcome in outcomes) == 7
@@ -61,6 +62,7 @@ class TestOneAttempt:
         assert sum(isinstance(outcome, AttemptInFlightError) for outcome in outcomes) == 7
 
     def test_the_same_key_for_another_request_is_a_conflict(self, harness: Harness) -> None:
+        """Case 3: each retry with another payload is a conflict, and the first poisons nothing."""
         attempt = _reserve(harness.tenant(), request={"a": 1}).attempt
         for _ in range(2):
             with pytest.raises(KeyConflictError):
@@ -99,6 +101,7 @@ class TestOneAttempt:
             _reserve(harness.tenant(), record_id="order-1")
 
     def test_the_order_of_names_makes_no_other_request_and_that_of_a_list_does(self, harness: Harness) -> None:
+        """Case 1: both levels in another order are the same request; a list in another order is a conflict."""
         attempt = _reserve(harness.tenant(), request={"a": 1, "b": {"x": [1, 2], "y": 2}}).attempt
         harness.tenant().idempotency.complete(attempt, "done")
         assert _reserve(harness.tenant(), request={"b": {"y": 2, "x": [1, 2]}, "a": 1}).completed
@@ -115,6 +118,7 @@ class TestOneAttempt:
             harness.tenant().idempotency.reserve("k", result_ttl_seconds=60, attempt_ttl_seconds=60)
 
     def test_an_attempt_that_ran_out_can_be_made_again_and_the_old_one_cannot_complete(self, harness: Harness) -> None:
+        """Case 7: who was superseded is refused, and told."""
         keys = harness.tenant().idempotency
         old = _reserve(harness.tenant(), result_ttl_seconds=_DAY).attempt
         harness.advance(61)
@@ -179,11 +183,13 @@ class TestOneAttempt:
             _reserve(harness.tenant())
 
     def test_a_long_result_does_not_keep_a_dead_attempt_s_retry_out(self, harness: Harness) -> None:
+        """Case 4: the attempt's life and the result's are two; a retry after the first gets the attempt."""
         _reserve(harness.tenant(), result_ttl_seconds=_DAY, attempt_ttl_seconds=2)
         harness.advance(3)
         assert not _reserve(harness.tenant()).completed
 
     def test_keys_of_other_tenants_and_operations_are_others(self, harness: Harness) -> None:
+        """Case 5: two tenants reserve one key, and both acquire; neither ends the other's attempt."""
         one = _reserve(harness.tenant("one")).attempt
         harness.advance(1)  # or their attempts could have one number
         assert not _reserve(harness.tenant("two")).completed

@@ -1,4 +1,4 @@
-"""The promises about leases, their tokens, and the writes that they guard."""
+"""The promises about leases, and the writes that they guard."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from nl2state.states import ANY_REVISION
 from nl2state.store import Tenant
 from nl2state.testing.harness import Harness, start, start_waiting, together, until
 
-__all__ = ["TestExclusion", "TestFencedCommit", "TestMonotonicTokens"]
-
-_DAY = 86_400.0
+__all__ = ["TestExclusion", "TestFencedCommit"]
 
 
 class TestExclusion:
@@ -86,6 +84,7 @@ class TestExclusion:
         assert tenant.states.require("s").revision == 1
 
     def test_a_late_release_leaves_the_successor_s_lease(self, harness: Harness) -> None:
+        """Case 13: A's late release is refused."""
         leases = harness.tenant().leases
         old = leases.acquire("r", owner="a", ttl_seconds=60)
         harness.advance(61)
@@ -95,6 +94,7 @@ class TestExclusion:
         assert leases.renew(new.fence).fence == new.fence
 
     def test_a_late_renewal_is_refused_after_the_successor_lapsed_too(self, harness: Harness) -> None:
+        """Case 12: A's delayed renewal lands after B took over and lapsed."""
         leases = harness.tenant().leases
         old = leases.acquire("r", owner="a", ttl_seconds=60)
         harness.advance(61)
@@ -104,6 +104,7 @@ class TestExclusion:
             leases.renew(old.fence)
 
     def test_a_renewal_of_a_revoked_lease_makes_nothing_anew(self, harness: Harness) -> None:
+        """Case 11: the holder is told that its lease is lost."""
         leases = harness.tenant().leases
         lease = leases.acquire("r", owner="a", ttl_seconds=60)
         assert harness.tenant(client=1).leases.revoke("r")
@@ -139,61 +140,12 @@ class TestExclusion:
         assert waiter.result().fence.owner == "b"
 
     def test_a_life_that_is_over_before_it_is_heard_of_is_refused(self, harness: Harness) -> None:
+        """Case 20: a TTL below the store's tolerance is refused at acquire."""
         leases = harness.tenant().leases
         for ttl_seconds in (0, -1, 0.01, float("nan"), float("inf"), True):
             with pytest.raises(InvalidInputError) as refused:
                 leases.acquire("r", owner="a", ttl_seconds=ttl_seconds)
             assert refused.value.field == "ttl_seconds"
-
-
-class TestMonotonicTokens:
-    """P5: every grant's token is greater than every earlier one's of its resource."""
-
-    def test_tokens_rise_over_release_expiry_revocation_and_sweeping(self, harness: Harness) -> None:
-        leases = harness.tenant().leases
-        tokens = []
-
-        def grant() -> Fence:
-            fence = leases.acquire("r", owner="a", ttl_seconds=60).fence
-            tokens.append(fence.token)
-            return fence
-
-        leases.release(grant())
-        grant()
-        harness.advance(61)
-        grant()
-        leases.revoke("r")
-        leases.release(grant())
-        harness.advance(_DAY + 1)
-        assert harness.clients[0].system.retain().leases == 1
-        grant()
-        harness.advance(_DAY + 61)
-        assert harness.clients[0].system.retain().leases == 1
-        grant()
-        assert tokens == sorted(set(tokens))
-        assert tokens[-1] < 2**53
-
-    def test_tokens_rise_within_one_millisecond(self, harness: Harness) -> None:
-        leases = harness.tenant().leases
-        tokens = []
-        for _ in range(50):
-            lease = leases.acquire("r", owner="a", ttl_seconds=60)
-            leases.release(lease.fence)
-            tokens.append(lease.fence.token)
-        assert tokens == sorted(set(tokens))
-
-    def test_tokens_rise_though_the_clock_steps_back(self, harness: Harness) -> None:
-        leases = harness.tenant().leases
-        before = leases.acquire("r", owner="a", ttl_seconds=60)
-        leases.release(before.fence)
-        harness.advance(-7_200)
-        assert leases.acquire("r", owner="b", ttl_seconds=60).fence.token > before.fence.token
-
-    def test_a_lease_that_came_free_is_kept_for_a_day(self, harness: Harness) -> None:
-        leases = harness.tenant().leases
-        leases.release(leases.acquire("r", owner="a", ttl_seconds=60).fence)
-        harness.advance(_DAY - 1)
-        assert harness.clients[0].system.retain().leases == 0
 
 
 class TestFencedCommit:
@@ -287,7 +239,7 @@ class TestFencedCommit:
         assert harness.tenant().states.require("s").value == "first"
 
     def test_a_takeover_waits_for_a_fenced_write_that_waits_itself(self, harness: Harness) -> None:
-        """The write has the lease and waits for the record's row; it commits before the takeover returns."""
+        """Case 18: the write has the lease and waits for the record's row; it commits before the takeover returns."""
         fence = _hold(harness)
         with harness.tenant().transaction() as tx:
             tx.states.update("s", "somebody's", expected_revision=1)
@@ -329,6 +281,7 @@ class TestFencedCommit:
             harness.tenant("other").states.create("another", 1, fence=fence)
 
     def test_a_fence_is_one_value(self, harness: Harness) -> None:
+        """Case 19: an owner without a token, or a token without one, is no fence, and never an unfenced write."""
         fence = _hold(harness)
         forged: list[Fence] = [
             Fence("r", "a", fence.token + 1),
@@ -342,6 +295,8 @@ class TestFencedCommit:
         for nonsense in (fence.token, "r", ("r", "a", fence.token), Fence("r", "", 1), Fence("r", "a", None)):  # type: ignore[arg-type]  # which is the point
             with pytest.raises(InvalidInputError):
                 harness.tenant().states.update("s", "forged", expected_revision=1, fence=nonsense)  # type: ignore[arg-type]  # as above
+        with pytest.raises(TypeError):
+            Fence("r", "a")  # type: ignore[call-arg]  # as above
         assert harness.tenant().states.require("s").value == "first"
 
 

@@ -42,6 +42,7 @@ class TestCompareAndSet:
         assert revisions == [1, 2, 3, 4, 5, 6]
 
     def test_a_write_at_another_revision_is_refused_and_told(self, harness: Harness) -> None:
+        """Case 22: writer 1 stalls, writer 2 saves, writer 1 lands."""
         states = harness.tenant().states
         states.create("r", "first")
         states.update("r", "second", expected_revision=1)
@@ -66,6 +67,7 @@ class TestCompareAndSet:
         assert {error.revision for error in told} == {2}
 
     def test_of_many_creations_one_wins(self, harness: Harness) -> None:
+        """Case 21: of creates at once one wins."""
         stores = [harness.tenant(client=n % 2).states for n in range(8)]
         outcomes = together(8, lambda n: stores[n].create("r", n))
         assert sum(isinstance(outcome, StateRecord) for outcome in outcomes) == 1
@@ -73,6 +75,7 @@ class TestCompareAndSet:
 
     @pytest.mark.parametrize("end", ["commit", "roll back"])
     def test_a_writer_that_waited_for_another_looks_again(self, harness: Harness, end: str) -> None:
+        """Case 22: the same, where writer 1 is on its way already."""
         harness.tenant().states.create("r", "first")
         with suppress(LookupError), harness.tenant().transaction() as tx:
             tx.states.update("r", "second", expected_revision=1)
@@ -90,6 +93,7 @@ class TestCompareAndSet:
 
     @pytest.mark.parametrize("end", ["commit", "roll back"])
     def test_a_creation_that_waited_for_another_looks_again(self, harness: Harness, end: str) -> None:
+        """Case 21: the same, where one of them is on its way already."""
         with suppress(LookupError), harness.tenant().transaction() as tx:
             tx.states.create("r", "first")
             late = start_waiting(harness, lambda: harness.tenant(client=1).states.create("r", "late"))
@@ -102,12 +106,17 @@ class TestCompareAndSet:
             assert late.result().revision == 1
 
     def test_an_expectation_is_said_aloud(self, harness: Harness) -> None:
+        """Case 21: an empty or absent expectation is never "any"."""
         states = harness.tenant().states
         states.create("r", 1)
         for nothing in (0, -1, None, "", "1", 1.0, True):
             with pytest.raises(InvalidInputError) as refused:
                 states.update("r", 2, expected_revision=nothing)  # type: ignore[arg-type]  # which is the point
             assert refused.value.field == "expected_revision"
+            with pytest.raises(InvalidInputError):
+                states.delete("r", expected_revision=nothing)  # type: ignore[arg-type]  # as above
+        with pytest.raises(TypeError):
+            states.update("r", 2)  # type: ignore[call-arg]  # as above
         assert states.update("r", 2, expected_revision=ANY_REVISION).revision == 2
 
     def test_any_revision_finds_the_record_absent(self, harness: Harness) -> None:
@@ -185,6 +194,7 @@ class TestRefusals:
         assert states.require("r").value == "b"
 
     def test_the_reasons_come_in_their_order(self, harness: Harness) -> None:
+        """Case 25: a terminal record is not rewritten with a stale fence or revision, and that is said."""
         states = harness.tenant().states
         states.create("r", "a", status="paid", lifecycle=_ORDERS)
         states.update("r", "b", expected_revision=1, status="shipped", lifecycle=_ORDERS)

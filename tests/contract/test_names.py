@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nl2state import InvalidInputError, TenantScope, derive_key
@@ -41,7 +41,7 @@ def test_a_name_is_taken_as_it_is(name: str) -> None:
     ],
 )
 def test_a_name_that_cannot_be_is_refused_without_its_value(name: str) -> None:
-    """Cases 28, 30 and 31."""
+    """Cases 28, 30 and 31: a lone surrogate, 3,000 bytes, or nothing."""
     with pytest.raises(InvalidInputError) as refused:
         check_id("resource", name, 255)
     assert refused.value.field == "resource"
@@ -52,8 +52,10 @@ def test_a_name_that_cannot_be_is_refused_without_its_value(name: str) -> None:
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=4), st.lists(st.text(min_size=1), min_size=1, max_size=4))
+@example(["team:alice", "profile"], ["team", "alice:profile"])
+@example(["a", "bc"], ["ab", "c"])
 def test_parts_that_differ_make_scopes_and_keys_that_differ(one: list[str], other: list[str]) -> None:
-    """Case 17."""
+    """Case 17: a separator within a part makes no other's scope or key."""
 
     def derived(parts: list[str]) -> tuple[TenantScope, str] | None:
         try:
@@ -97,7 +99,7 @@ def test_a_scope_is_made_of_a_uuid() -> None:
 
 
 def test_a_derived_key_is_a_name_of_its_operation() -> None:
-    """Case 6."""
+    """Case 6: one request of two operations has two keys."""
     key = derive_key("pay", "order", 17)
     assert check_id("key", key, 255) == key
     assert key.startswith("pay:")
@@ -107,11 +109,14 @@ def test_a_derived_key_is_a_name_of_its_operation() -> None:
     )
 
 
-@pytest.mark.parametrize("parts", [(), (None,), ("",), ("user", None), (True,), (1.5,), ("\ud800",)])
+@pytest.mark.parametrize(
+    "parts", [(), (None,), ("",), (None, None), ("", ""), ("user", None), (None, "order"), (True,), (1.5,), ("\ud800",)]
+)
 def test_a_key_of_missing_parts_is_refused(parts: tuple[str, ...]) -> None:
     """Case 2: two unrelated calls that both lack a field never share a key."""
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InvalidInputError) as refused:
         derive_key("pay", *parts)
+    assert refused.value.field == "parts"
 
 
 @given(st.text(), st.text())

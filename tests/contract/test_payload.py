@@ -40,7 +40,7 @@ def _deep(levels: int) -> Json:
     ],
 )
 def test_a_value_survives_unchanged(value: Value) -> None:
-    """Cases 26 and 29, among others."""
+    """Cases 26 and 29: a zero and large numbers, among others."""
     again = decode(encode(value, _LIMITS))
     assert again == value
     assert type(again) is type(value)
@@ -81,7 +81,7 @@ class _Text(str):
     ],
 )
 def test_what_is_no_value_is_refused_by_the_name_of_its_field(value: Value) -> None:
-    """Cases 27 and 28."""
+    """Cases 27 and 28: NaN, infinities and lone surrogates, among others."""
     with pytest.raises(PayloadError) as refused:
         encode(value, _LIMITS, field="outcome")
     assert refused.value.field == "outcome"
@@ -103,7 +103,7 @@ def test_names_that_only_resemble_a_credential_s_are_fine() -> None:
 
 
 def test_a_fingerprint_is_of_the_value_and_not_of_its_order() -> None:
-    """Cases 1 and 29."""
+    """Cases 1 and 29: the order of names is none of it, and 2**53 + 1 is not 2**53."""
     assert fingerprint({"a": 1, "b": {"x": 1, "y": 2}}) == fingerprint({"b": {"y": 2, "x": 1}, "a": 1})
     different: list[Value] = [[1, 2], [2, 1], 1, 1.0, "1", True, None, "null", b"null", 2**53, 2**53 + 1, [], {}, ""]
     assert len({fingerprint(value) for value in different}) == len(different)

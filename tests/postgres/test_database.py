@@ -226,7 +226,7 @@ def test_the_store_works_again_when_a_connection_was_killed_in_its_transaction(h
     ],
 )
 def test_a_server_that_cannot_be_reached_is_told_without_its_dsn(dsn: str, kind: type[StoreError]) -> None:
-    """Case 40, in part."""
+    """Case 40: no server, an unknown host and garbage; see test_unreachable for their deadlines."""
     with pytest.raises(kind) as raised:
         PostgresStore.open(dsn, settings=Settings(connect_timeout_seconds=2))
     assert SECRET not in everything(raised.value)

@@ -150,7 +150,7 @@ WRITES = {**ONCE, **ANY_NUMBER}
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_that_took_effect_is_known_by_its_write_id(place: Place, name: str) -> None:
-    """P9, case 24: its answer was lost, its row says that it was this call; it took effect once."""
+    """Case 24: its answer was lost, its row says that it was this call; it took effect once (P9)."""
     write, seen, expected = WRITES[name]
     place.proxy.cut_at(b"planted")
     answer = write(place)
@@ -171,7 +171,7 @@ def test_a_write_that_can_take_effect_but_once_is_sent_again(place: Place, name:
 
 @pytest.mark.parametrize("name", ANY_NUMBER)
 def test_a_write_that_could_take_effect_twice_is_not_sent_again(place: Place, name: str) -> None:
-    """P9, case 24: nobody can tell whether the request is still under way, and the caller is told so."""
+    """Case 24: nobody can tell whether the request is still under way, and the caller is told so (P9)."""
     write, seen, _ = ANY_NUMBER[name]
     before = seen(place)
     place.proxy.cut_at(b"planted", unsent=True)

@@ -1,0 +1,84 @@
+"""What the statements leave in the rows, where the promise rests on a column that no call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from nl2state_postgres.states import PostgresStates
+from tests.servers import PostgresHarness
+
+
+def _turn(harness: PostgresHarness) -> tuple[UUID, str | None]:
+    row = harness.observer.execute(f"SELECT turn, owner FROM {harness.schema}.leases").fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+@pytest.mark.parametrize("end", ["release", "revocation", "takeover", "revocation of an expired one"])
+def test_each_hand_over_changes_the_turn(harness: PostgresHarness, end: str) -> None:
+    """P6: it makes the hand-over a key update, which no fenced write of an older snapshot can pass by."""
+    leases = harness.tenant().leases
+    lease = leases.acquire("r", owner="a", ttl_seconds=60)
+    before, _ = _turn(harness)
+    if end == "release":
+        leases.release(lease.fence)
+    elif end == "revocation":
+        assert leases.revoke("r")
+    else:
+        harness.advance(61)
+        if end == "takeover":
+            assert leases.acquire("r", owner="b", ttl_seconds=60).taken_over
+        else:
+            assert leases.revoke("r")
+    after, owner = _turn(harness)
+    assert after != before
+    assert owner == ("b" if end == "takeover" else None)
+
+
+def test_a_renewal_and_an_acquire_of_a_free_lease_keep_the_turn(harness: PostgresHarness) -> None:
+    """P6: else the heartbeat would wait behind the holder's own open write."""
+    leases = harness.tenant().leases
+    lease = leases.acquire("r", owner="a", ttl_seconds=60)
+    turn = _turn(harness)
+    leases.renew(lease.fence)
+    assert _turn(harness) == turn
+    leases.release(lease.fence)
+    free, _ = _turn(harness)
+    leases.acquire("r", owner="b", ttl_seconds=60)
+    assert _turn(harness) == (free, "b")
+
+
+def _between(states: PostgresStates, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Have somebody change the record between a write that is refused and the look for the reason."""
+    find = states._find
+
+    def find_late(record_id: str) -> object:
+        change()
+        return find(record_id)
+
+    monkeypatch.setattr(states, "_find", find_late)
+
+
+def test_a_refusal_whose_reason_has_gone_is_tried_again(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: the record came to the expected revision, or was made or deleted, before it could be read why not."""
+    states, other = harness.tenant().states, harness.tenant(client=1).states
+    assert isinstance(states, PostgresStates)
+    other.create("s", 1)
+    changes: list[Callable[[], object]] = [
+        lambda: other.update("s", "theirs", expected_revision=1),
+        lambda: other.delete("t", expected_revision=1),
+    ]
+
+    def change() -> None:
+        changes.pop(0)()
+
+    _between(states, monkeypatch, change)
+    assert states.update("s", "mine", expected_revision=2).revision == 3
+    other.create("t", 1)
+    assert states.create("t", "mine").revision == 3
+    assert changes == []
