@@ -168,7 +168,7 @@ def test_a_number_that_is_none_in_a_dsn_is_told_without_it(caplog: pytest.LogCap
             PostgresStore.open(dsn, settings=_SETTINGS)
 
 
-@pytest.mark.parametrize("call", ["a statement", "a transaction", "an acquire", "a hold"])
+@pytest.mark.parametrize("call", ["a statement", "a transaction", "an acquire", "a hold", "a reservation"])
 def test_an_exhausted_pool_is_a_timeout_in_its_time(
     harness: PostgresHarness, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,6 +187,9 @@ def test_an_exhausted_pool_is_a_timeout_in_its_time(
             "a transaction": run_transaction,
             "an acquire": lambda: tenant.leases.acquire("r", owner="a", ttl_seconds=60),
             "a hold": lambda: tenant.hold("r", owner="a").__enter__(),
+            "a reservation": lambda: tenant.idempotency.reserve(
+                "k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60
+            ),
         }
         with tenant.transaction() as one, tenant.transaction() as two:
             one.states.create("s", 1)
