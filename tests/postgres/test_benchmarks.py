@@ -24,7 +24,7 @@ from tests.benchmarks.rounds import compare, team_of
 from tests.benchmarks.server import serving
 from tests.benchmarks.sides import CALLS, VALUE
 
-BOUND_SECONDS = 60.0
+BOUND_SECONDS = 45.0
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -153,9 +153,12 @@ def test_a_run_that_is_asked_to_end_leaves_nothing(server: str, what: str, begun
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        await_rows(server, begun, process)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=BOUND_SECONDS)
+        try:
+            await_rows(server, begun, process)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=BOUND_SECONDS)
+        finally:
+            process.kill()
     assert (process.returncode, out, err) == (143, "", "benchmarks: interrupted\n")
     assert schemas(server) == []
 
