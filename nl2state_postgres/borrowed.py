@@ -20,13 +20,14 @@ __all__ = ["Borrowed", "require_transaction", "session_settings"]
 
 
 class Borrowed:
-    """A connection that the service lends. Nothing of it is changed but what `set_autocommit` says."""
+    """A connection that the service lends. Nothing of it is changed but whether it commits each statement by itself."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, epoch: int | None = None) -> None:
         if not isinstance(connection, psycopg.Connection):
             raise InvalidInputError("connection is not a psycopg.Connection", field="connection")
         self.connection = connection
         self._ended = False
+        self._autocommit = connection.autocommit
         self.epoch = epoch  # None: read with each grant, since a pooler may lead to another server
 
     @property
@@ -44,11 +45,13 @@ class Borrowed:
         """Whether a transaction is open on it that can go on."""
         return self.connection.info.transaction_status == TransactionStatus.INTRANS
 
-    def set_autocommit(self, autocommit: bool) -> None:
-        """Let each statement commit by itself, or not."""
-        if not self.closed and self.connection.autocommit is not autocommit:
-            with suppress(psycopg.Error):  # it was lost, or its transaction could not be ended: the pool looks after it
-                self.connection.autocommit = autocommit
+    def commit_each(self) -> None:
+        """Let each statement commit by itself, until `restore`."""
+        self._set_autocommit(True)
+
+    def restore(self) -> None:
+        """Let it be as it was lent."""
+        self._set_autocommit(self._autocommit)
 
     def run(self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False) -> Answer:
         """Run a statement. Raises a StoreError; the driver's stays here."""
@@ -62,6 +65,11 @@ class Borrowed:
     def close(self) -> None:
         """Hang up, also where the connection's own `close` would give it back to its pool."""
         psycopg.Connection.close(self.connection)
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        if not self.closed and self.connection.autocommit is not autocommit:
+            with suppress(psycopg.Error):  # it was lost, or its transaction could not be ended: the pool looks after it
+                self.connection.autocommit = autocommit
 
     def _execute(self, sql: str, parameters: list[Any] | None, *, in_doubt: bool) -> Answer:
         if self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
@@ -113,9 +121,9 @@ def session_settings(settings: Settings | None = None) -> Callable[[psycopg.Conn
     statement = Catalog.load(schema="nl2state", clock="clock_timestamp()")["set_up_session"]
 
     def configure(connection: psycopg.Connection[Any]) -> None:
-        borrowed, autocommit = Borrowed(connection), connection.autocommit
-        borrowed.set_autocommit(True)
+        borrowed = Borrowed(connection)
+        borrowed.commit_each()
         borrowed.run(statement, values)
-        borrowed.set_autocommit(autocommit)
+        borrowed.restore()
 
     return configure

@@ -17,7 +17,7 @@ from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_postgres.borrowed import Borrowed
 from nl2state_postgres.catalog import Catalog, Returns, Statement
 from nl2state_postgres.connection import BEGIN, Answer, Row, Runner, milliseconds
-from nl2state_postgres.pools import Pool
+from nl2state_postgres.pools import Pool, taken
 
 __all__ = ["BorrowedSession", "Database", "Session", "TransactionSession"]
 
@@ -86,7 +86,7 @@ class Database(_Statements):
         """Open a transaction on a connection of its own. It commits when the block ends."""
         session = TransactionSession(self.catalog)
         try:
-            with self._pool.checkout() as connection, self._open_here.one(), session.on(connection):
+            with taken(self._pool) as connection, self._open_here.one(), session.on(connection):
                 yield session
         except OutcomeUnknownError:
             if not (session.commit_in_doubt and self._find(session.written)):
@@ -94,15 +94,17 @@ class Database(_Statements):
         session.run_after_commit()
 
     def _run(self, statement: Statement, values: dict[str, Any]) -> Answer:
-        with self._pool.checkout() as connection:
-            try:
-                if self._lock_timeout is not None:
-                    return self._run_bounded(connection, statement, values, self._lock_timeout)
-                return _run(connection, statement, values)
-            except (StoreUnavailableError, OutcomeUnknownError) as error:
-                if not connection.closed:
-                    raise
-                lost = error.again()
+        connection = self._pool.take()
+        try:
+            if self._lock_timeout is not None:
+                return self._run_bounded(connection, statement, values, self._lock_timeout)
+            return _run(connection, statement, values)
+        except (StoreUnavailableError, OutcomeUnknownError) as error:
+            if not connection.closed:
+                raise
+            lost = error.again()
+        finally:
+            self._pool.give(connection)
         if isinstance(lost, StoreUnavailableError):  # it did not take effect
             return self._once(statement, values)
         with suppress(StoreError):
@@ -140,7 +142,7 @@ class Database(_Statements):
         return found if found.rows else None
 
     def _once(self, statement: Statement, values: dict[str, Any]) -> Answer:
-        with self._pool.checkout() as connection:
+        with taken(self._pool) as connection:
             return _run(connection, statement, values)
 
     def _find(self, written: list[tuple[Statement, dict[str, Any]]]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError, StoreTimeoutError
+from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
 from nl2state.idempotency import (
     NO_OUTCOME,
     NO_REQUEST,
@@ -24,6 +24,7 @@ from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.sqlstates import LockTimeoutError
 from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresIdempotency"]
@@ -126,8 +127,7 @@ class PostgresIdempotency(IdempotencyStore):
         while True:
             try:
                 row = binding.write("reserve_key", None, **values)
-            except StoreTimeoutError:
-                binding.row("get_key", key=key)  # the store answers: so the attempt ran out, and its completion is open
+            except LockTimeoutError:  # the attempt ran out, and its completion is open
                 waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
                 continue
             if row is None:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
+from nl2state.errors import FencingRejectedError, LeaseBusyError
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.sqlstates import LockTimeoutError
 from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresLeases"]
@@ -99,7 +100,7 @@ class PostgresLeases(LeaseStore):
         binding = self._binding
         while True:
             lease, blocked = None, True
-            with suppress(StoreTimeoutError):  # else somebody's transaction on it is still open: it is busy yet
+            with suppress(LockTimeoutError):  # else somebody's transaction on it is still open: it is busy yet
                 lease = self._grant("acquire_lease", wanted) or self._grant("take_over_lease", wanted)
                 blocked = False
             if lease is not None:

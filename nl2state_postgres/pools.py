@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 from weakref import WeakSet
 
@@ -18,23 +18,37 @@ from nl2state_postgres.catalog import Catalog
 from nl2state_postgres.connection import Connection, Runner, check_session
 from nl2state_postgres.settings import Settings
 
-__all__ = ["LentPool", "OwnPool", "Pool", "beside"]
+__all__ = ["LentPool", "OwnPool", "Pool", "beside", "taken"]
 
 
 class Pool(Protocol):
-    """Connections for a block each. Safe to share between threads."""
+    """Connections that are taken and given back. Safe to share between threads."""
 
-    def checkout(self) -> AbstractContextManager[Runner]:
-        """Take a connection that is alive for a block.
+    def take(self) -> Runner:
+        """Return a connection that is alive, for one thread until it is given back.
 
         Raises StoreTimeoutError where none comes free in time, StoreUnavailableError where none can be made, UsageError
         after a fork or the pool's end.
         """
         ...
 
+    def give(self, runner: Any) -> None:
+        """Take a connection back: one that `take` returned."""
+        ...
+
     def close(self) -> None:
         """Close what is ours. Can be called twice."""
         ...
+
+
+@contextmanager
+def taken(pool: Pool) -> Iterator[Runner]:
+    """Take a connection for a block."""
+    runner = pool.take()
+    try:
+        yield runner
+    finally:
+        pool.give(runner)
 
 
 class OwnPool:
@@ -55,20 +69,20 @@ class OwnPool:
             open=True,
         )
 
-    @contextmanager
-    def checkout(self) -> Iterator[Connection]:
-        """Take a connection that is alive for a block."""
-        give_up_at = time.monotonic() + self._timeout_seconds
+    def take(self) -> Connection:
+        """Return a connection that is alive."""
         _check_process(self._process)
+        give_up_at = time.monotonic() + self._timeout_seconds
         connection = self._take(give_up_at)
         while not connection.alive:  # the server hung up while it idled: nothing was sent, and nothing is in doubt
             connection.close()
-            self._pool.putconn(connection)
+            self.give(connection)
             connection = self._take(give_up_at)
-        try:
-            yield connection
-        finally:
-            self._pool.putconn(connection)
+        return connection
+
+    def give(self, runner: Connection) -> None:
+        """Take a connection back, and replace it where it was closed."""
+        self._pool.putconn(runner)
 
     def close(self) -> None:
         """Close the connections; a call that is running fails. In a forked child they are the parent's, and left."""
@@ -105,30 +119,33 @@ class LentPool:
         self._seen: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._closed = False
 
-    @contextmanager
-    def checkout(self) -> Iterator[Borrowed]:
-        """Take a connection for a block. It commits each statement by itself meanwhile, as ours do."""
+    def take(self) -> Borrowed:
+        """Return a connection that is alive. It commits each statement by itself meanwhile, as ours do."""
         _check_process(self._process)
         if self._closed:
             raise UsageError("the store is closed")
         give_up_at = time.monotonic() + self._settings.checkout_timeout_seconds
-        connection = self._take(give_up_at)
-        while not (borrowed := Borrowed(connection, epoch=self._settings.epoch)).alive:
+        borrowed = Borrowed(self._take(give_up_at), epoch=self._settings.epoch)
+        while not borrowed.alive:
             borrowed.close()
-            self._pool.putconn(connection)
-            connection = self._take(give_up_at)
-        autocommit = connection.autocommit
+            self.give(borrowed)
+            borrowed = Borrowed(self._take(give_up_at), epoch=self._settings.epoch)
         try:
-            borrowed.set_autocommit(True)
-            if connection not in self._seen:
+            borrowed.commit_each()
+            if borrowed.connection not in self._seen:
                 check_session(borrowed, self._catalog)
-                self._seen.add(connection)
-            yield borrowed
-        finally:
-            if borrowed.closed:
-                borrowed.close()  # so that the pool replaces it
-            borrowed.set_autocommit(autocommit)
-            self._pool.putconn(connection)
+                self._seen.add(borrowed.connection)
+        except BaseException:
+            self.give(borrowed)
+            raise
+        return borrowed
+
+    def give(self, runner: Borrowed) -> None:
+        """Take a connection back, as it was lent."""
+        if runner.closed:
+            runner.close()  # so that the pool replaces it
+        runner.restore()
+        self._pool.putconn(runner.connection)
 
     def close(self) -> None:
         """Use it no more. The service closes it, unless it is ours."""

@@ -17,7 +17,12 @@ from nl2state.errors import (
     StoreUnavailableError,
 )
 
-__all__ = ["LOST", "SILENT", "STALE", "ends_connection", "failure", "told"]
+__all__ = ["LOST", "SILENT", "STALE", "LockTimeoutError", "ends_connection", "failure", "told"]
+
+
+class LockTimeoutError(StoreTimeoutError):
+    """One lock was waited for too long: to a caller, a StoreTimeoutError. Here it tells that the store answers."""
+
 
 Told: TypeAlias = tuple[type[StoreError], str]
 
@@ -47,7 +52,7 @@ _STATES: Final[dict[str, Told]] = {
     "42P01": (SchemaError, "a table of the schema is missing"),
     "42P05": (StoreUnavailableError, "the server knows a statement that was prepared anew"),
     "55000": (StoreUnavailableError, "the server is in recovery"),
-    "55P03": (StoreTimeoutError, "the time for a lock ran out"),
+    "55P03": (LockTimeoutError, "the time for a lock ran out"),
     "57014": (StoreTimeoutError, "the statement's time ran out, or it was cancelled"),
     "XX000": (StoreError, "the server failed in itself"),
 }

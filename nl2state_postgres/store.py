@@ -26,7 +26,7 @@ from nl2state_postgres.connection import Connection, check_session, conninfo_of
 from nl2state_postgres.database import BorrowedSession, Database, TransactionSession
 from nl2state_postgres.idempotency import PostgresIdempotency
 from nl2state_postgres.leases import PostgresLeases
-from nl2state_postgres.pools import LentPool, OwnPool, Pool, beside
+from nl2state_postgres.pools import LentPool, OwnPool, Pool, beside, taken
 from nl2state_postgres.schema import prepare
 from nl2state_postgres.settings import Settings
 from nl2state_postgres.states import PostgresStates
@@ -217,7 +217,7 @@ class PostgresStore:
         beating: Pool
         if pool is not None:
             own = LentPool(pool, catalog, settings)
-            with own.checkout() as lent:
+            with taken(own) as lent:
                 prepare(lent, catalog, schema, migrate=migrate)
                 if settings.epoch is None:
                     lent.run(catalog["note_timeline"], {})

@@ -37,10 +37,10 @@ SELECT k.*, t.at FROM t, (SELECT * FROM seen UNION ALL SELECT * FROM new) k;
 -- Moves the end of an attempt that has not run out, never back, by a given TTL or its own; the key does not expire before it.
 -- The ticket of its reservation (write_id) stays. Returns: one row or none.
 -- Lost: sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => coalesce(:ttl_seconds, (SELECT attempt_ttl_seconds
-        FROM {schema}.keys WHERE scope = :scope AND key = :key))) AS until)
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
-   SET claim_until = greatest(k.claim_until, t.until), expires_at = greatest(k.expires_at, t.until)
+   SET claim_until = greatest(k.claim_until, t.at + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds))),
+       expires_at = greatest(k.expires_at, t.at + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds)))
   FROM t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.claim_until > t.at
 RETURNING k.claim_until;
@@ -48,11 +48,11 @@ RETURNING k.claim_until;
 -- name: complete_key
 -- Keeps the outcome of an attempt that was not superseded, or its fingerprint, for its TTL from now. Returns: one row or none.
 -- Lost: read_back_key, sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => k.result_ttl_seconds) AS until
-          FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
    SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
-       outcome_fingerprint = :outcome_fingerprint, write_id = :write_id, expires_at = t.until
+       outcome_fingerprint = :outcome_fingerprint, write_id = :write_id,
+       expires_at = t.at + make_interval(secs => k.result_ttl_seconds)
   FROM t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
@@ -63,11 +63,11 @@ RETURNING k.attempt;
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => k.result_ttl_seconds) AS until
-          FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key)
+     t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
    SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
-       outcome_fingerprint = :outcome_fingerprint, write_id = :write_id, expires_at = t.until
+       outcome_fingerprint = :outcome_fingerprint, write_id = :write_id,
+       expires_at = t.at + make_interval(secs => k.result_ttl_seconds)
   FROM held, t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
@@ -120,10 +120,9 @@ SELECT k.attempt FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key AN
 
 -- name: get_key
 -- A key that is not expired. Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT k.attempt, k.record_id, k.reserved_at, k.claim_until, k.completed_at, k.expires_at, k.outcome, k.outcome_encoding,
        k.outcome_format, k.outcome_fingerprint
-  FROM {schema}.keys k, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at;
+  FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key AND k.expires_at > {clock};
 
 -- name: list_keys
 -- The next so many keys of a scope in their order, and one more; and whether each is not expired, and bound to that record.

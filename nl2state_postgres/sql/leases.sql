@@ -50,9 +50,8 @@ SELECT l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata
 
 -- name: inspect_lease
 -- Who holds a lease, and for how many seconds yet (none or fewer: it expired). Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
-SELECT l.owner, l.token, l.acquired_at, l.expires_at, extract(epoch FROM l.expires_at - t.at)::double precision, l.metadata
-  FROM {schema}.leases l, t WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL;
+SELECT l.owner, l.token, l.acquired_at, l.expires_at, extract(epoch FROM l.expires_at - {clock})::double precision, l.metadata
+  FROM {schema}.leases l WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL;
 
 -- name: list_leases
 -- The next so many leases of a scope in the order of their resources, and one more, as inspect_lease tells of each; a free
@@ -67,9 +66,9 @@ SELECT l.resource, l.owner, l.token, l.acquired_at, l.expires_at,
 -- name: renew_lease
 -- Moves the deadline of a valid lease, never back, by a given TTL or its own. Returns: one row or none.
 -- Lost: sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => coalesce(:ttl_seconds, (SELECT ttl_seconds
-        FROM {schema}.leases WHERE scope = :scope AND resource = :resource))) AS until)
-UPDATE {schema}.leases l SET expires_at = greatest(l.expires_at, t.until) FROM t
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
+UPDATE {schema}.leases l
+   SET expires_at = greatest(l.expires_at, t.at + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds))) FROM t
  WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > t.at
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 

@@ -3,29 +3,26 @@
 
 -- name: get_state
 -- The live record. Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
        s.expires_at, s.payload, s.payload_encoding, s.payload_format
-  FROM {schema}.states s, t
+  FROM {schema}.states s
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock});
 
 -- name: get_revision
 -- The live record's revision. Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT s.revision
-  FROM {schema}.states s, t
+  FROM {schema}.states s
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock});
 
 -- name: get_checkpoint
 -- The live record, if its last write had this request_id. Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
        s.expires_at, s.payload, s.payload_encoding, s.payload_format
-  FROM {schema}.states s, t
+  FROM {schema}.states s
  WHERE s.scope = :scope AND s.record_id = :record_id AND s.request_id = :request_id
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock});
 
 -- name: list_states
 -- The next so many rows of a scope in the order of their ids, and one more; and whether each is a live record in that status.
@@ -238,11 +235,10 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
 
 -- name: explain_state
 -- Why a write was refused: the live record as it is. Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 SELECT s.revision, s.status, s.is_terminal
-  FROM {schema}.states s, t
+  FROM {schema}.states s
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at);
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock});
 
 -- name: sweep_ended_states
 -- Empties records of one scope that ended that long ago, as delete_state does: a writer of their life stays refused.

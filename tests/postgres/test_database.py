@@ -25,6 +25,7 @@ from nl2state import (
 )
 from nl2state.testing.harness import start, start_waiting, together, until
 from nl2state_postgres import PostgresStore, Settings
+from nl2state_postgres.pools import taken
 from tests.postgres.everything import everything
 from tests.proxy import Proxy
 from tests.servers import PostgresHarness
@@ -58,7 +59,7 @@ def test_a_session_is_set_up(harness: PostgresHarness) -> None:
     seen: dict[str, str] = {}
     with (
         PostgresStore.open(harness.dsn, schema=harness.schema, settings=harness.settings) as store,
-        store._database._pool.checkout() as connection,
+        taken(store._database._pool) as connection,
     ):
         names = (
             "TimeZone, synchronous_commit, enable_seqscan, enable_bitmapscan, jit, client_encoding, application_name,"
@@ -85,7 +86,7 @@ def test_statements_are_prepared_unless_a_pooler_forbids_it(harness: PostgresHar
     with PostgresStore.open(f"{harness.dsn} options='{bounded}'", schema=harness.schema, settings=settings) as store:
         store.tenant(TenantScope.local()).states.get("s")
         store.tenant(TenantScope.local()).states.get("s")
-        with store._database._pool.checkout() as connection:
+        with taken(store._database._pool) as connection:
             sql = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%states%'"
             assert connection.command(sql).row == (0 if pooler else 1,)
 

@@ -20,7 +20,7 @@ from nl2state import (
 from nl2state.testing.harness import together, until
 from nl2state_postgres import PostgresStore, Settings
 from nl2state_postgres.embedded import EmbeddedPostgres
-from nl2state_postgres.pools import OwnPool
+from nl2state_postgres.pools import OwnPool, taken
 from tests.servers import PostgresHarness, connect
 
 _CONNECTIONS = 4
@@ -96,7 +96,7 @@ def test_a_connection_whose_server_turned_read_only_is_not_used_again(harness: P
         before = _pids(harness.dsn, name)
         assert len(before) == 1
         if where == "alone":
-            with store._database._pool.checkout() as connection:
+            with taken(store._database._pool) as connection:
                 connection.command("SET default_transaction_read_only = on")
             assert tenant.states.update("s", 3, expected_revision=1).revision == 2  # it is sent again, on another
         else:

@@ -52,6 +52,7 @@ EXPECTED = {
 
 
 Call = Callable[[], object]
+_RETRYABLE = (StoreUnavailableError, StoreTimeoutError)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_an_error_of_the_server_is_told_by_its_sqlstate_and_without_its_words(
                 call()
             error = caught.value
             kind = OutcomeUnknownError if lost and name == "write" else expected
-            if type(error) is not kind or error.retryable is not (kind in (StoreUnavailableError, StoreTimeoutError)):
+            if not isinstance(error, kind) or error.retryable is not issubclass(kind, _RETRYABLE):
                 wrong.append(f"{state} {name}: {type(error).__name__}")
             if SECRET in everything(error) or error.__cause__ or error.__context__:
                 wrong.append(f"{state} {name}: it has the driver's words")
