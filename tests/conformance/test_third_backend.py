@@ -61,7 +61,7 @@ free = MemoryLeases._free
 Database.first_number = lambda self, at: 1
 MemoryLeases._free = lambda self, unit, name, row: free(self, unit, name, replace(row, token=row.token - 1))
 """,
-        "leases",
+        "tokens",
         "TestMonotonicTokens",
     ),
     "a fenced write that looks at the lease and does not keep it": Fault(

@@ -59,7 +59,7 @@ _RETRYABLE = (StoreUnavailableError, StoreTimeoutError)
 def failing(postgres: PostgresHarness) -> Iterator[tuple[Callable[[str], None], dict[str, Call]]]:
     """Yield what makes the server fail with an SQLSTATE, with secrets in all its words, and calls that then fail."""
     schema, scope = postgres.schema, TenantScope.local()
-    postgres.clients[0].tenant(scope).states.create(SECRET, 1)
+    postgres.clients[0].tenant(scope).states.create(SECRET, 1, ttl_seconds=60)  # so that the clock is read
     settings = postgres.settings.model_copy(update={"clock": f"{schema}.fail()", "connections_max": 1})
 
     def fail_with(state: str) -> None:
