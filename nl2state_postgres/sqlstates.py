@@ -17,11 +17,14 @@ from nl2state.errors import (
     StoreUnavailableError,
 )
 
-__all__ = ["LOST", "SILENT", "STALE", "ends_connection", "failure", "told"]
+__all__ = ["LOST", "SILENT", "STALE", "Told", "ends_connection", "failure", "told"]
 
 Told: TypeAlias = tuple[type[StoreError], str]
+"""What a caller is told: the class, and the words."""
 
 LOST: Final = "08006"
+"""The connection failed, and nobody said why."""
+
 SILENT: Final = "08S01"
 """Ours: the server did not answer in time, though the connection may be there."""
 

@@ -18,18 +18,18 @@ _STATEMENT = re.compile(
       | \b (create|alter|drop) \s+ (or\s+replace\s+|unique\s+|unlogged\s+|temp\w*\s+)*
           (table|index|schema|role|function|procedure|trigger|view|type|sequence|extension|database|domain|policy) \b
     )
-    | ^\s* (SELECT|VALUES|SET|RESET|SHOW|DISCARD|GRANT|REVOKE|LISTEN|NOTIFY|UNLISTEN|LOCK|CALL|DO|COPY|ANALYZE|VACUUM
-            |EXPLAIN|PREPARE|EXECUTE|DEALLOCATE|TRUNCATE|COMMENT
+    | ^\s* (SELECT|VALUES|SET|RESET|SHOW|DISCARD|GRANT|REVOKE|LISTEN|NOTIFY|UNLISTEN|LOCK|CALL|DO|COPY|ANALYZE
+            |VACUUM|EXPLAIN|PREPARE|EXECUTE|DEALLOCATE|TRUNCATE|COMMENT
             |BEGIN|START|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|ABORT|END) \b
     """,
     re.VERBOSE | re.DOTALL,
 )
 
-# The one exception. They name no table and take no parameter; when each is sent is all that a transaction is, so it is
-# read where the transaction is.
-_TRANSACTION_COMMANDS = re.compile(
+# The one exception: commands that name no table and take no parameter. When each is sent is all that a transaction is,
+# so it is read where the transaction is; and what forgets the prepared statements cannot be one of them.
+_SESSION_COMMANDS = re.compile(
     r"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE|COMMIT|ROLLBACK"
-    r"|SAVEPOINT \{\}|RELEASE SAVEPOINT \{\}|ROLLBACK TO SAVEPOINT \{\}"
+    r"|DEALLOCATE ALL|SAVEPOINT \{\}|RELEASE SAVEPOINT \{\}|ROLLBACK TO SAVEPOINT \{\}"
 )
 
 
@@ -39,7 +39,7 @@ def test_no_sql_is_outside_its_folders() -> None:
         f"{module.name}:{line}: {text[:60]!r}"
         for module, line, text in strings
         if _STATEMENT.search(text)
-        and not (module.name.startswith("nl2state_postgres/") and _TRANSACTION_COMMANDS.fullmatch(text))
+        and not (module.name.startswith("nl2state_postgres/") and _SESSION_COMMANDS.fullmatch(text))
     ]
     none(wrong)
 

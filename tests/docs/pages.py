@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,24 +13,21 @@ PAGES = tuple(
     sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 )
 
-_BLOCK = re.compile(r"(?:^<!-- needs: ([\w.]+) -->\n+)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Python in a page. `needs` is a name without which it cannot run yet: package.module.Class.method."""
+    """A block of Python in a page."""
 
     page: str
     line: int
     code: str
-    needs: str | None
 
     def run(self, names: dict[str, Any]) -> None:
-        """Run it among the names that the blocks before it left; where it needs what is not there, compile it."""
+        """Run it among the names that the blocks before it left."""
         # blank lines put the page's own line numbers into a traceback
-        compiled = compile("\n" * (self.line - 1) + self.code, self.page, "exec")
-        if self.needs is None or _exists(self.needs):
-            exec(compiled, names)
+        exec(compile("\n" * (self.line - 1) + self.code, self.page, "exec"), names)
 
 
 def text_of(page: str) -> str:
@@ -43,17 +39,9 @@ def blocks(page: str) -> Iterator[Block]:
     """Yield the blocks of Python in a page, in their order."""
     text = text_of(page)
     for match in _BLOCK.finditer(text):
-        yield Block(page, text.count("\n", 0, match.start(2)) + 1, match[2], match[1])
+        yield Block(page, text.count("\n", 0, match.start(1)) + 1, match[1])
 
 
 def opens_its_own_store(page: str) -> bool:
     """Whether the code of a page asks for a server, and so runs on one alone."""
     return any(re.search(r"\bdsn\b|DATABASE_URL", block.code) for block in blocks(page))
-
-
-def _exists(name: str) -> bool:
-    module, _, rest = name.partition(".")
-    found: Any = importlib.import_module(module)
-    for part in rest.split("."):
-        found = getattr(found, part, None)
-    return found is not None
