@@ -35,10 +35,14 @@ class _Word(Enum):
 
 
 NoRequest: TypeAlias = Literal[_Word.NO_REQUEST]
+"""The type of NO_REQUEST."""
+
 NO_REQUEST: Final = _Word.NO_REQUEST
 """No request was given: None is a request like any other."""
 
 NoOutcome: TypeAlias = Literal[_Word.NO_OUTCOME]
+"""The type of NO_OUTCOME."""
+
 NO_OUTCOME: Final = _Word.NO_OUTCOME
 """No outcome was given: None is an outcome like any other."""
 

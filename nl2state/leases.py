@@ -13,6 +13,7 @@ from nl2state.pages import PAGE_SIZE, Page
 from nl2state.payload import Encoding, Json, Payload, decode, encode
 
 __all__ = [
+    "CLOCK_DRIFT_MAX",
     "Fence",
     "Lease",
     "LeaseRecord",

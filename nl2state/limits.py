@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nl2state.errors import InvalidInputError
 
-__all__ = ["INTEGER_MAX", "Limits", "check_seconds", "checked_integer"]
+__all__ = ["CREDENTIAL_NAMES", "INTEGER_MAX", "Limits", "check_seconds", "checked_integer"]
 
 INTEGER_MAX: Final = 2**63 - 1
 """The greatest integer that a backend keeps: of a revision, a token, an attempt, a schema version."""
@@ -28,6 +28,7 @@ CREDENTIAL_NAMES = frozenset(
         "secretkey",
     }
 )
+"""Names that no field of a stored value has, unless `Limits.forbidden_names` says otherwise."""
 
 
 class Limits(BaseModel):

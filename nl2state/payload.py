@@ -16,6 +16,7 @@ from nl2state.errors import CorruptError, InvalidInputError, PayloadError
 from nl2state.limits import Limits
 
 __all__ = [
+    "FORMAT",
     "Encoding",
     "Json",
     "Payload",
@@ -28,7 +29,10 @@ __all__ = [
 ]
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+"""What JSON can say."""
+
 Value: TypeAlias = "Json | bytes"
+"""What a record or an outcome holds."""
 
 FORMAT = 1
 """The version of the stored form. A sealed payload will have another one."""

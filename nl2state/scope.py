@@ -10,7 +10,7 @@ from uuid import UUID
 from nl2state.errors import InvalidInputError
 from nl2state.payload import fingerprint_bytes
 
-__all__ = ["TenantScope"]
+__all__ = ["TenantScope", "length_prefixed"]
 
 _PEPPER_BYTES_MIN = 16
 

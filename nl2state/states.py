@@ -57,7 +57,10 @@ NEVER: Final = _Word.NEVER
 """As the `ttl_seconds` of an update: the record no longer expires."""
 
 ExpectedRevision: TypeAlias = int | Literal[_Word.ANY_REVISION]
+"""A revision, or ANY_REVISION."""
+
 Ttl: TypeAlias = float | Literal[_Word.NEVER] | None
+"""Seconds from now, or NEVER; None: the expiry stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nl2state.payload import Value
     from nl2state.states import ExpectedRevision, FencedStateStore, Lifecycle, StateRecord, Ttl
 
-__all__ = ["StateView"]
+__all__ = ["CreateOptions", "ListOptions", "StateView", "UpdateOptions"]
 
 M = TypeVar("M")
 

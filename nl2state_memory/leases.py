@@ -32,7 +32,7 @@ from nl2state_memory.rows import LeaseRow
 from nl2state_memory.tables import Name, Strength
 from nl2state_memory.waiting import Waiting
 
-__all__ = ["MemoryLeases", "guard", "sweep"]
+__all__ = ["MemoryLeases", "Wanted", "guard", "sweep"]
 
 
 def guard(unit: Unit, binding: MemoryBinding, fence: Fence | None) -> None:

@@ -26,7 +26,7 @@ from nl2state_memory.sessions import ClientSession, TransactionSession
 from nl2state_memory.settings import Settings
 from nl2state_memory.states import MemoryStates
 
-__all__ = ["MemoryStore", "MemoryTenant", "MemoryTransaction"]
+__all__ = ["MemoryStore", "MemorySystem", "MemoryTenant", "MemoryTransaction"]
 
 _HEARTBEAT_LOCK_SECONDS = 0.05  # a renewal has no good reason to wait, and others would wait behind it
 _DEFAULTS = Settings()

@@ -24,7 +24,7 @@ from nl2state.errors import InvalidInputError, SchemaError
 from nl2state.keys import check_id
 from nl2state_postgres.wire import WIRE
 
-__all__ = ["Catalog", "Returns", "Statement", "quote_schema"]
+__all__ = ["PARAMETER_TYPES", "Catalog", "Returns", "Statement", "quote_schema"]
 
 PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "after": "text",
@@ -76,6 +76,7 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "version": "integer",
     "write_id": "uuid",
 }
+"""The one type of each name that a parameter may have."""
 
 _HEADER = re.compile(r"^-- name: *(.*)$", re.MULTILINE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -33,7 +33,7 @@ from nl2state_postgres.demo.run import Options, run
 from nl2state_postgres.schema import prepare
 from nl2state_postgres.settings import Settings
 
-__all__ = ["main"]
+__all__ = ["demo", "main", "migrate"]
 
 _DELIVERIES = 2_000
 _DELIVERIES_MAX = 1_000_000

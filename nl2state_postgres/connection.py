@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 Row: TypeAlias = tuple[Any, ...]
+"""What a statement returns, in the order of its columns."""
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Whatever the role's or the database's defaults are: what a fence and a migration read has to be of now."""

@@ -11,6 +11,7 @@ from nl2state.payload import Encoding, Payload, Value, decode, fingerprint_text
 from nl2state.states import StateRecord
 
 __all__ = [
+    "Row",
     "idempotency_record",
     "lease",
     "lease_record",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 Row: TypeAlias = tuple[Any, ...]
+"""What a statement returns, in the order of its columns."""
 
 
 def state_record(record_id: str, row: Row, value: Value) -> StateRecord[Value]:

@@ -16,7 +16,7 @@ from nl2state.errors import SchemaError, StoreError
 from nl2state_postgres.catalog import Catalog, quote_schema
 from nl2state_postgres.connection import BEGIN, Runner
 
-__all__ = ["prepare"]
+__all__ = ["Migration", "migrations", "prepare"]
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 

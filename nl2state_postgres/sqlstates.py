@@ -17,7 +17,7 @@ from nl2state.errors import (
     StoreUnavailableError,
 )
 
-__all__ = ["LOST", "SILENT", "STALE", "LockTimeoutError", "ends_connection", "failure", "told"]
+__all__ = ["LOST", "SILENT", "STALE", "LockTimeoutError", "Told", "ends_connection", "failure", "told"]
 
 
 class LockTimeoutError(StoreTimeoutError):
@@ -25,8 +25,11 @@ class LockTimeoutError(StoreTimeoutError):
 
 
 Told: TypeAlias = tuple[type[StoreError], str]
+"""What a caller is told: the class, and the words."""
 
 LOST: Final = "08006"
+"""The connection failed, and nobody said why."""
+
 SILENT: Final = "08S01"
 """Ours: the server did not answer in time, though the connection may be there."""
 

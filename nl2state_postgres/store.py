@@ -31,7 +31,7 @@ from nl2state_postgres.schema import prepare
 from nl2state_postgres.settings import Settings
 from nl2state_postgres.states import PostgresStates
 
-__all__ = ["PostgresStore", "PostgresTenant", "PostgresTransaction"]
+__all__ = ["PostgresStore", "PostgresSystem", "PostgresTenant", "PostgresTransaction"]
 
 _HEARTBEAT_LOCK_SECONDS = 0.05  # a renewal has no good reason to wait, and others would wait behind it
 _DEFAULTS = Settings()

@@ -49,3 +49,4 @@ WIRE: Final = {
     "text[]": Wire(1009, _texts),
     "uuid": Wire(2950, _uuid),
 }
+"""The types that parameters have, by their names in SQL."""

@@ -18,12 +18,13 @@ from nl2state.idempotency import ReserveOptions
 from nl2state.testing.calls import CALLS, Prepared, PublicCall, prepare, told
 from nl2state.testing.harness import Harness
 
-__all__ = ["TestOneClock"]
+__all__ = ["Clock", "TestOneClock"]
 
 _LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 _HOUR = timedelta(hours=1)
 
 Clock: TypeAlias = Callable[[], AbstractContextManager[Callable[[float], object]]]
+"""A wall clock of the client's for a block, and what moves it."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from nl2state.leases import Fence
 from nl2state.store import Tenant
 from nl2state.testing.harness import Harness, together
 
-__all__ = ["TestHistories"]
+__all__ = ["Event", "TestHistories", "violations"]
 
 _SECONDS = 2.0
 _THREADS = 6

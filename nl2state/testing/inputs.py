@@ -16,9 +16,10 @@ from nl2state.testing.calls import CALLS, PublicCall, prepare
 from nl2state.testing.harness import Harness
 from nl2state.testing.refusals import leaks
 
-__all__ = ["TestBadInput"]
+__all__ = ["PLANTED", "TestBadInput"]
 
 PLANTED = "planted-4711"
+"""What no error may repeat."""
 
 _NAN, _INF = float("nan"), float("inf")
 _NO_STRINGS: list[object] = [7, True, PLANTED.encode(), [PLANTED], {PLANTED: PLANTED}]

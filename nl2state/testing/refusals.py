@@ -29,10 +29,13 @@ from nl2state.states import Lifecycle
 from nl2state.testing.calls import Prepared, prepare
 from nl2state.testing.harness import Harness
 
-__all__ = ["TestHonestErrors", "leaks"]
+__all__ = ["OWNER", "PLANTED", "Refusal", "TestHonestErrors", "leaks"]
 
 PLANTED = "planted-4711"
+"""What no error may repeat."""
+
 OWNER = "owner-0815"
+"""What an error may tell."""
 
 _STRICT = Lifecycle(initial="created", statuses=frozenset({"created", "running"}), transitions={})
 _LIVES: dict[str, Any] = {"result_ttl_seconds": 60, "attempt_ttl_seconds": 60}

@@ -19,7 +19,7 @@ from nl2state.leases import Fence
 from nl2state.states import ANY_REVISION, DEFAULT_LIFECYCLE, NEVER, FencedStateStore, Lifecycle
 from nl2state.testing.harness import Harness, start_waiting
 
-__all__ = ["TestOrderOfRefusals", "TestTerminal"]
+__all__ = ["TestOrderOfRefusals", "TestTerminal", "Write"]
 
 _ORDERS = Lifecycle(
     initial="new",
@@ -30,6 +30,7 @@ _ORDERS = Lifecycle(
 _LOST = Fence("nothing", "nobody", 1)
 
 Write = Callable[[FencedStateStore, Fence | None], object]
+"""A write, guarded or not."""
 
 _WRITES: dict[str, Write] = {
     "update": lambda s, f: s.update("r", "late", expected_revision=2, fence=f),

@@ -10,6 +10,8 @@ from nl2state_postgres.demo.deliveries import Delivery
 __all__ = ["EMPTY_DIGEST", "RecordState", "add_to_digest", "apply", "as_state"]
 
 EMPTY_DIGEST = "0" * 64
+"""The digest of no delivery."""
+
 _MODULUS = 2**256
 
 

@@ -74,6 +74,7 @@ class Reached:
 
 
 Deliver: TypeAlias = Callable[[Delivery, Reached], Answer]
+"""What a worker does with a delivery that it is sent."""
 
 
 def serve(opened: Callable[[Charge], AbstractContextManager[Deliver]]) -> None:

@@ -21,7 +21,7 @@ from nl2state_postgres.demo.record import apply
 from nl2state_postgres.demo.serving import TTL_SECONDS, WAIT_SECONDS, Answer, Charge, Deliver, Reached, serve
 from nl2state_postgres.demo.worker import SETTINGS
 
-__all__ = ["prepare", "reading", "statements"]
+__all__ = ["deliver", "opened", "prepare", "reading", "statements"]
 
 _POLL_SECONDS = 0.01
 

@@ -26,6 +26,8 @@ from nl2state_postgres.demo.serving import (
 __all__ = ["SETTINGS", "deliver", "opened"]
 
 SETTINGS = Settings(connections_min=1, connections_max=2, transaction_idle_seconds=TRANSACTION_IDLE_SECONDS)
+"""A worker process does one delivery at a time; the end of an idle transaction comes soon."""
+
 _RESULT_TTL_SECONDS = 86_400
 
 

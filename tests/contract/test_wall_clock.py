@@ -44,10 +44,8 @@ def _story(harness: Harness, skews: tuple[float, float]) -> list[object]:
 
     def reserve(tenant: Tenant) -> object:
         reserved = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60)
-        if reserved.completed:
-            return reserved.outcome
-        attempts.append(reserved.attempt)
-        return None
+        attempts.extend([] if reserved.completed else [reserved.attempt])
+        return reserved.outcome if reserved.completed else None
 
     attempts: list[Attempt] = []
     as_client(0, lambda tenant: tenant.states.create("s", "a", ttl_seconds=90).revision)

@@ -14,7 +14,7 @@ _TTL = {"key": "k", "attempt_ttl_seconds": 60.0, "result_ttl_seconds": 60.0, "fi
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("other", ["a first reservation", "a replacement", "a clean-up"])
-def test_a_reservation_that_waited_has_an_answer_when_it_looks_again(harness: PostgresHarness, other: str, end: str) -> None:
+def test_a_reservation_that_waited_has_its_answer(harness: PostgresHarness, other: str, end: str) -> None:
     """Case 9: the other one commits after this statement's snapshot, which shows no key, or one that is over."""
     catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
     a, b = Session(harness, catalog), Session(harness, catalog)
