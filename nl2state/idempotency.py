@@ -12,7 +12,7 @@ from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence
 from nl2state.limits import Limits
 from nl2state.pages import PAGE_SIZE, Page
-from nl2state.payload import Value, fingerprint, fingerprint_bytes
+from nl2state.payload import Value, fingerprint_bytes, fingerprint_of
 
 __all__ = [
     "NO_OUTCOME",
@@ -203,8 +203,9 @@ def reservation_digest(
     if (request is NO_REQUEST) is (request_fingerprint is None):
         raise InvalidInputError("a request or its fingerprint is needed, and not both", field="request")
     if request is not NO_REQUEST:
-        request_fingerprint = fingerprint(request, limits)
-    digest = fingerprint_bytes(request_fingerprint or "", field="request_fingerprint")
+        digest = fingerprint_of(request, limits)
+    else:
+        digest = fingerprint_bytes(request_fingerprint or "", field="request_fingerprint")
     return digest if record_id is None else hashlib.sha256(digest + record_id.encode()).digest()
 
 

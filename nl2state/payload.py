@@ -25,6 +25,7 @@ __all__ = [
     "encode",
     "fingerprint",
     "fingerprint_bytes",
+    "fingerprint_of",
     "fingerprint_text",
 ]
 
@@ -103,13 +104,17 @@ def fingerprint(value: Value, limits: Limits | None = None, *, field: str = "req
     The order of keys does not matter; the order of a list does. A request may hold credentials: it is not stored.
     Raises PayloadError.
     """
-    limits = limits or Limits()
+    return fingerprint_text(fingerprint_of(value, limits or Limits(), field=field))
+
+
+def fingerprint_of(value: Value, limits: Limits, *, field: str = "request") -> bytes:
+    """Return the 32 bytes of a value's fingerprint. Raises PayloadError."""
     if isinstance(value, bytes):
         digest = hashlib.sha256(b"bytes:" + value)
     else:
         _Bounds(field, limits.payload_depth_max, _REQUEST_NODES_MAX).check(value)
         digest = hashlib.sha256(b"json:" + _canonical(value, field))
-    return fingerprint_text(digest.digest())
+    return digest.digest()
 
 
 def fingerprint_bytes(text: str, *, field: str) -> bytes:

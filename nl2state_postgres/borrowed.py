@@ -28,12 +28,17 @@ class Borrowed:
         self.connection = connection
         self._ended = False
         self._autocommit = connection.autocommit
-        self.epoch = epoch  # None: read with each grant, since a pooler may lead to another server
+        self.epoch = epoch
 
     @property
     def closed(self) -> bool:
         """Whether it was lost, or told what no connection is used after. It is its owner's to close."""
         return self._ended or self.connection.closed
+
+    @property
+    def lost(self) -> bool:
+        """Whether it broke under a statement."""
+        return self.closed
 
     @property
     def alive(self) -> bool:

@@ -1,8 +1,8 @@
 """The named statements of `sql/*.sql`, compiled once for a schema and a clock.
 
 A statement begins with `-- name: update_state`, and a comment that says what it does and ends in what it returns. Its
-parameters are written `:name`; each name has one type, wherever it is used. Its only slots are `{schema}` and
-`{clock}`.
+parameters are written `:name`; each name has one type, wherever it is used. Its only slots are `{schema}`, `{clock}`
+and `{epoch}`, the epoch of tokens.
 
 The comment of a write may go on with `-- Lost: read_back_state, sent again.`: what is done where the connection was
 lost before its answer came. The statement that is named finds the row by its `write_id`, and returns the same columns;
@@ -135,9 +135,9 @@ class Statement:
 class Catalog:
     """The statements of a schema, by name."""
 
-    def __init__(self, texts: Mapping[str, str], *, schema: str, clock: str) -> None:
+    def __init__(self, texts: Mapping[str, str], *, schema: str, clock: str, epoch: str = ":epoch") -> None:
         """Compile the texts of files, by file name. Raises SchemaError, which names the file, for a malformed one."""
-        self._slots = {"schema": quote_schema(schema), "clock": clock}
+        self._slots = {"schema": quote_schema(schema), "clock": clock, "epoch": epoch}
         self._statements: dict[str, Statement] = {}
         for file, text in texts.items():
             for statement in self._parse(file, text):
@@ -149,13 +149,20 @@ class Catalog:
                 raise SchemaError(f"{statement.name}: there is no {statement.read_back} to read it back by")
 
     @classmethod
-    def load(cls, *, schema: str, clock: str) -> Catalog:
-        """Compile this package's own statements."""
+    def load(cls, *, schema: str, clock: str, reads_epoch: bool = False) -> Catalog:
+        """Compile this package's own statements.
+
+        `reads_epoch` says that each grant reads the epoch of its token itself, since no session knows it.
+        """
         folder = resources.files("nl2state_postgres") / "sql"
         files = sorted(
             (entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name
         )
-        return cls({entry.name: entry.read_text(encoding="utf-8") for entry in files}, schema=schema, clock=clock)
+        texts = {entry.name: entry.read_text(encoding="utf-8") for entry in files}
+        catalog = cls(texts, schema=schema, clock=clock)
+        if not reads_epoch:
+            return catalog
+        return cls(texts, schema=schema, clock=clock, epoch=f"({catalog['read_epoch'].sql})")
 
     def __getitem__(self, name: str) -> Statement:
         return self._statements[name]

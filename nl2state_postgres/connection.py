@@ -76,6 +76,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def lost(self) -> bool:
+        """Whether it broke under a statement, so that another one may tell what became of that."""
+        ...
+
+    @property
     def epoch(self) -> int | None:
         """The epoch of tokens that are granted on it; None where each grant reads it."""
         ...
@@ -135,6 +140,7 @@ class Connection(psycopg.Connection[Row]):
     epoch: int | None = None
     _prepares = False
     _bound_seconds = 60.0
+    _lost = False
     _readable: Callable[[float], bool]
     _loaders: dict[Statement, Any]  # of each statement that is prepared; None before it ran
 
@@ -178,6 +184,11 @@ class Connection(psycopg.Connection[Row]):
 
     def __repr__(self) -> str:
         return f"<nl2state connection {id(self):#x}>"
+
+    @property
+    def lost(self) -> bool:
+        """Whether it broke under a statement."""
+        return self._lost
 
     @property
     def alive(self) -> bool:
@@ -277,6 +288,7 @@ class Connection(psycopg.Connection[Row]):
         if self.pgconn.status == ConnStatus.BAD and not sqlstates.ends_connection(state):
             state = sqlstates.LOST
         if sqlstates.ends_connection(state):
+            self._lost = state != sqlstates.SILENT  # of a silent server, all connections are silent
             self.close()
         raise sqlstates.failure(state, in_doubt=in_doubt)
 

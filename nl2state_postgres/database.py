@@ -89,7 +89,7 @@ class Database(_Statements):
             with taken(self._pool) as connection, self._open_here.one(), session.on(connection):
                 yield session
         except OutcomeUnknownError:
-            if not (session.commit_in_doubt and self._find(session.written)):
+            if not (session.lost_its_commit and self._find(session.written)):
                 raise
         session.run_after_commit()
 
@@ -100,7 +100,7 @@ class Database(_Statements):
                 return self._run_bounded(connection, statement, values, self._lock_timeout)
             return _run(connection, statement, values)
         except (StoreUnavailableError, OutcomeUnknownError) as error:
-            if not connection.closed:
+            if not connection.lost:
                 raise
             lost = error.again()
         finally:
@@ -175,8 +175,7 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
         self.catalog = catalog
         self.written: list[tuple[Statement, dict[str, Any]]] = []
         """How each write that still stands can be read back."""
-        self.commit_in_doubt = False
-        """Whether the answer to the commit was lost."""
+        self._committing = False
         self._connection: Runner
         self._begun = False
         self._wrote = False
@@ -188,6 +187,11 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
         self._connection = connection
         with self.block():
             yield
+
+    @property
+    def lost_its_commit(self) -> bool:
+        """Whether the connection broke under the commit."""
+        return self._committing and self._connection.lost
 
     @property
     def _can_heal(self) -> bool:
@@ -242,9 +246,9 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
     def _commit(self) -> None:
         if not self._begun:
             return
-        self.commit_in_doubt = True
+        self._committing = True
         answer = self._connection.command("COMMIT", in_doubt=self._wrote)
-        self.commit_in_doubt = False
+        self._committing = False
         if answer.command != "COMMIT":
             # the server says ROLLBACK, without an error, when it had aborted the transaction
             raise StoreUnavailableError("the server rolled the transaction back")

@@ -210,7 +210,9 @@ class PostgresStore:
         """
         if (dsn is None) is (pool is None):
             raise InvalidInputError("a DSN or a pool is needed, and not both", field="dsn")
-        catalog = Catalog.load(schema=schema, clock=settings.clock)
+        # a session to a primary knows its epoch; through these, one connection may lead to one server after another
+        reads_epoch = settings.epoch is None and (pool is not None or settings.transaction_pooler)
+        catalog = Catalog.load(schema=schema, clock=settings.clock, reads_epoch=reads_epoch)
         # the heartbeat's own, so that it is never behind a busy pool; connected with the first lease that is held
         beats = settings.model_copy(update={"lock_timeout_seconds": _HEARTBEAT_LOCK_SECONDS})
         own: Pool

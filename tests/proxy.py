@@ -28,6 +28,7 @@ class Proxy:
         self._listener.listen()
         self.dsn = conninfo.make_conninfo(dsn, host=str(folder), port="5432", sslmode="disable")
         self.round_trips = 0
+        self.connections = 0
         self._cut: tuple[bytes, bool] | None = None
         self._may_pass = threading.Event()
         self._may_pass.set()
@@ -81,6 +82,7 @@ class Proxy:
             except OSError:
                 return
             self._may_pass.wait()
+            self.connections += 1
             server = self._connect()
             self._sockets += [client, server]
             doomed = threading.Event()

@@ -8,8 +8,7 @@
 -- Lost: sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :attempt_ttl_seconds) AS claim_until,
         {clock} + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds)) AS expires_at,
-        (coalesce(:epoch, (SELECT epoch FROM {schema}.epoch)) << 41) + (extract(epoch FROM {clock}) * 1000)::bigint
-          - 1735689600000 AS first_attempt),
+        ({epoch} << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_attempt),
      seen AS MATERIALIZED (SELECT k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine,
                k.fingerprint = :fingerprint AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
                k.outcome_format, k.outcome_fingerprint

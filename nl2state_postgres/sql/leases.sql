@@ -18,8 +18,7 @@
 WITH busy AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL),
      t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
-        (coalesce(:epoch, (SELECT epoch FROM {schema}.epoch)) << 41) + (extract(epoch FROM {clock}) * 1000)::bigint
-          - 1735689600000 AS first_token)
+        ({epoch} << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token)
 INSERT INTO {schema}.leases AS l (scope, resource, owner, token, turn, ttl_seconds, metadata, write_id, acquired_at, expires_at)
 SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :metadata, :write_id, t.at, t.until
   FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
@@ -35,8 +34,7 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND expires_at <= (SELECT {clock}) FOR UPDATE),
      t AS MATERIALIZED (SELECT dead.token, {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
-        (coalesce(:epoch, (SELECT epoch FROM {schema}.epoch)) << 41) + (extract(epoch FROM {clock}) * 1000)::bigint
-          - 1735689600000 AS first_token FROM dead)
+        ({epoch} << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
 UPDATE {schema}.leases l
    SET owner = :owner, turn = :write_id, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
        metadata = :metadata, write_id = :write_id, acquired_at = t.at, expires_at = t.until

@@ -291,8 +291,34 @@ def test_an_unknown_outcome_that_the_block_raises_goes_through(place: Place) -> 
     assert place.other.states.get("s") is None
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end(postgres: PostgresHarness, tmp_path: Path) -> None:
-    """P11: its kernel answers, so that no keepalive tells."""
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda tenant: tenant.states.get("s"), StoreTimeoutError),
+        (lambda tenant: tenant.states.create("s", 1), OutcomeUnknownError),
+        (lambda tenant: tenant.states.update("s", 1, expected_revision=1), OutcomeUnknownError),
+    ],
+)
+def test_a_silent_server_is_given_up_and_nobody_looks_for_what_it_did(
+    postgres: PostgresHarness, tmp_path: Path, call: Callable[[Tenant], object], told: type[Exception]
+) -> None:
+    """P11: its kernel answers, so that no keepalive tells; every other connection would be as silent."""
+    settings = postgres.settings.model_copy(update={"statement_timeout_seconds": 0.2})
+    with (
+        Proxy(tmp_path, postgres.dsn) as proxy,
+        PostgresStore.open(proxy.dsn, schema=postgres.schema, settings=settings) as store,
+    ):
+        tenant = store.tenant(SCOPE)
+        assert tenant.states.get("s") is None
+        proxy.silence()
+        before = proxy.connections
+        with pytest.raises(told):
+            call(tenant)
+        assert proxy.connections - before <= 1  # the pool's, in the place of the one that was given up
+
+
+def test_a_transaction_on_a_silent_server_is_given_up(postgres: PostgresHarness, tmp_path: Path) -> None:
+    """P11."""
     settings = postgres.settings.model_copy(update={"statement_timeout_seconds": 0.2})
     with (
         Proxy(tmp_path, postgres.dsn) as proxy,
