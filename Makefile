@@ -26,7 +26,7 @@ bench: $(VENV)/.ready
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 test: $(VENV)/.ready
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check .
