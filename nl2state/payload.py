@@ -46,6 +46,7 @@ _FINGERPRINT_PREFIX = "sha256:"
 _KINDS = frozenset({str, bool, NoneType, int, float, dict, list})
 _HARMLESS: dict[frozenset[str], set[str]] = {}  # names that were seen to be none of a credential's
 _HARMLESS_MAX = 10_000
+_HARMLESS_LENGTH_MAX = 64
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
@@ -178,9 +179,11 @@ class _Bounds:
     def _check_names(self, names: set[object]) -> None:
         if set(map(type, names)) - {str}:
             raise PayloadError(f"{self.field} has an object with a key that is not a string", field=self.field)
+        if not self.forbidden:
+            return
         harmless = _HARMLESS.setdefault(self.forbidden, set())
         new = cast("set[str]", names) - harmless
-        if self.forbidden and any(name.lower().replace("-", "").replace("_", "") in self.forbidden for name in new):
+        if any(name.lower().replace("-", "").replace("_", "") in self.forbidden for name in new):
             raise PayloadError(f"{self.field} has a field with the name of a credential", field=self.field)
-        if len(harmless) < _HARMLESS_MAX:
-            harmless |= new
+        if len(harmless) + len(new) <= _HARMLESS_MAX:
+            harmless.update(name for name in new if len(name) <= _HARMLESS_LENGTH_MAX)

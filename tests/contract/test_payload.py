@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nl2state import CorruptError, InvalidInputError, Json, Limits, PayloadError, Value, fingerprint
-from nl2state.payload import Encoding, Payload, decode, encode, fingerprint_bytes
+from nl2state.payload import _HARMLESS, Encoding, Payload, decode, encode, fingerprint_bytes
 
 _LIMITS = Limits()
 
@@ -127,3 +127,14 @@ def test_a_damaged_payload_is_told_without_its_bytes(payload: Payload) -> None:
     with pytest.raises(CorruptError) as raised:
         decode(payload)
     assert raised.value.__context__ is None
+
+
+def test_names_of_any_size_and_number_are_not_kept_in_memory() -> None:
+    """P11: each write may bring other ones, and nobody knows what they say; a request may hold credentials."""
+    for number in range(3):
+        encode({f"{number}{'x' * 500_000}": 1}, Limits())
+        encode({f"{number} {other}": 1 for other in range(60_000)}, Limits())
+        fingerprint({f"hunter2 {number}": 1})
+    assert sum(len(names) for names in _HARMLESS.values()) < 20_000
+    assert sum(len(name) for names in _HARMLESS.values() for name in names) < 2_000_000
+    assert not any("hunter2" in name for names in _HARMLESS.values() for name in names)
