@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 __all__ = ["Queues"]
@@ -42,18 +42,20 @@ class Queues:
             yield until
             return
         mine = threading.Event()
-        with self._changing:
-            queue = self._queues.setdefault(name, deque())
-            queue.append(mine)
-            queue[0].set()
-        try:
+        try:  # first, so that a signal's handler leaves no one in the queue
+            with self._changing:
+                queue = self._queues.setdefault(name, deque())
+                queue.append(mine)
+                queue[0].set()
             while (remaining := until - self._monotonic()) > 0 and not mine.wait(min(remaining, _LOOK_SECONDS)):
                 pass
             yield until
         finally:
             with self._changing:
-                queue.remove(mine)
+                queue = self._queues.get(name, deque())
+                with suppress(ValueError):  # it had not come yet
+                    queue.remove(mine)
                 if queue:
                     queue[0].set()
                 else:
-                    del self._queues[name]
+                    self._queues.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 
@@ -75,3 +76,29 @@ def test_one_that_raises_lets_the_next_go_on() -> None:
     with queues.turn("r", 30.0) as until_then:
         assert until_then > time.monotonic()
         assert queues.length("r") == 1
+
+
+class _Signalled:
+    """A lock that a signal's handler raises at the end of, once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._signalled = False
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+        if not self._signalled:
+            self._signalled = True
+            raise KeyboardInterrupt
+
+
+def test_one_that_a_signal_stops_as_it_comes_leaves_the_queue() -> None:
+    """P11: the others would wait behind nobody, each to the end of its wait."""
+    queues = Queues(time.monotonic)
+    queues._changing = _Signalled()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), queues.turn("r", 30.0):
+        pass
+    assert queues.length("r") == 0
