@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import psycopg
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.pq import ConnStatus, PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
 from nl2state.errors import InvalidInputError, StoreUnavailableError, UsageError
 from nl2state_postgres import sqlstates
 from nl2state_postgres.catalog import Catalog, Statement
-from nl2state_postgres.connection import ADAPTERS, Answer, reading, session_values
+from nl2state_postgres.connection import ADAPTERS, Answer, answer_of, reading, session_values
 from nl2state_postgres.settings import Settings
 
 __all__ = ["Borrowed", "require_transaction", "session_settings"]
+
+
+class _Cursor(psycopg.RawCursor[Any]):
+    """A cursor that the service's own dumpers of values have no part in."""
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
 
 
 class Borrowed:
@@ -51,12 +59,14 @@ class Borrowed:
         return self.connection.info.transaction_status == TransactionStatus.INTRANS
 
     def commit_each(self) -> None:
-        """Let each statement commit by itself, until `restore`."""
-        self._set_autocommit(True)
+        """Let each statement commit by itself, until `restore`. Raises UsageError where a transaction is open."""
+        if not self._set_autocommit(True):
+            raise UsageError("the pool lends a connection with a transaction open: its check, say, is to end it")
 
     def restore(self) -> None:
-        """Let it be as it was lent."""
-        self._set_autocommit(self._autocommit)
+        """Let it be as it was lent, or close it where a transaction is open, that nobody may go on with."""
+        if not self._set_autocommit(self._autocommit):
+            self.close()
 
     def run(self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False) -> Answer:
         """Run a statement. Raises a StoreError; the driver's stays here."""
@@ -64,25 +74,34 @@ class Borrowed:
         return self._execute(statement.sql, parameters, in_doubt=in_doubt and statement.writes)
 
     def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
-        """Run a command that has no parameters."""
+        """Run a command that has no parameters, or several."""
         return self._execute(sql, None, in_doubt=in_doubt)
 
     def close(self) -> None:
         """Hang up, also where the connection's own `close` would give it back to its pool."""
         psycopg.Connection.close(self.connection)
 
-    def _set_autocommit(self, autocommit: bool) -> None:
-        if not self.closed and self.connection.autocommit is not autocommit:
-            with suppress(psycopg.Error):  # it was lost, or its transaction could not be ended: the pool looks after it
-                self.connection.autocommit = autocommit
+    def _set_autocommit(self, autocommit: bool) -> bool:
+        """Return whether that could be done, or does not matter any more."""
+        if self.closed:
+            return True
+        if self.connection.info.transaction_status != TransactionStatus.IDLE:
+            return False
+        self.connection.autocommit = autocommit
+        return True
 
     def _execute(self, sql: str, parameters: list[Any] | None, *, in_doubt: bool) -> Answer:
         if self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
             raise UsageError("the connection is in pipeline mode")
+        if self.connection.info.transaction_status == TransactionStatus.ACTIVE:  # psycopg would wait, maybe for us
+            raise UsageError("the connection is in the midst of another result: a stream's, or a COPY's")
         state = ""
         try:
-            cursor = psycopg.RawCursor(self.connection)
-            cursor.execute(sql, parameters, binary=parameters is not None)
+            cursor = _Cursor(self.connection, row_factory=tuple_row)
+            if parameters is None:
+                cursor.execute(sql, prepare=False)  # it may be several
+            else:
+                cursor.execute(sql, parameters, binary=True)
             result = cursor.pgresult
         except psycopg.Error as error:
             lost = self.connection.closed or self.connection.pgconn.status == ConnStatus.BAD
@@ -92,8 +111,7 @@ class Borrowed:
             raise sqlstates.failure(state, in_doubt=in_doubt)
         loaders = Transformer(ADAPTERS)
         loaders.set_pgresult(result)
-        command = (result.command_status or b"").decode()
-        return Answer(loaders.load_rows(0, result.ntuples, tuple), result.command_tuples or 0, command)
+        return answer_of(loaders, result)
 
 
 def require_transaction(borrowed: Borrowed, catalog: Catalog) -> None:

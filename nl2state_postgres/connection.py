@@ -17,21 +17,24 @@ import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 
-from nl2state.errors import InvalidInputError, StoreError, StoreUnavailableError, UsageError
+from nl2state.errors import CorruptError, InvalidInputError, StoreError, StoreUnavailableError, UsageError
 from nl2state_postgres import sqlstates
 from nl2state_postgres.catalog import Catalog, Statement
 from nl2state_postgres.settings import Settings
 
 if TYPE_CHECKING:
+    from psycopg import abc
     from psycopg.pq.abc import PGresult
 
 __all__ = [
     "ADAPTERS",
     "BEGIN",
+    "UNREACHABLE",
     "Answer",
     "Connection",
     "Row",
     "Runner",
+    "answer_of",
     "check_session",
     "conninfo_of",
     "milliseconds",
@@ -45,8 +48,16 @@ Row: TypeAlias = tuple[Any, ...]
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Whatever the role's or the database's defaults are: what a fence and a migration read has to be of now."""
 
-ADAPTERS: Final = AdaptersMap(psycopg.adapters)
-"""How rows are read, whatever adapters a service registers on its own connections. Times are in UTC."""
+ADAPTERS: Final = AdaptersMap(types=psycopg.postgres.types)
+"""How values are sent and rows are read, whatever adapters a service registers, for all of psycopg too.
+
+Times are in UTC.
+"""
+
+psycopg.postgres.register_default_adapters(ADAPTERS)
+
+UNREACHABLE: Final = "the server cannot be reached, or refused the role or the database"
+"""What is told where a connection cannot be made."""
 
 _FAILED: Final = frozenset({ExecStatus.BAD_RESPONSE, ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED})
 _CANCEL_SECONDS: Final = 1.0
@@ -96,6 +107,17 @@ class Runner(Protocol):
     def close(self) -> None:
         """Hang up."""
         ...
+
+
+def answer_of(loaders: abc.Transformer, result: PGresult) -> Answer:
+    """Return what a result says, read by its loaders. Raises CorruptError for a value that Python cannot hold."""
+    try:
+        rows = loaders.load_rows(0, result.ntuples, tuple)
+    except psycopg.Error:
+        rows = None
+    if rows is None:
+        raise CorruptError("a stored value cannot be read")
+    return Answer(rows, result.command_tuples or 0, (result.command_status or b"").decode())
 
 
 def conninfo_of(dsn: str, settings: Settings) -> str:
@@ -153,7 +175,7 @@ class Connection(psycopg.Connection[Row]):
             connection._loaders = {}
             connection._prepares = prepares
             return connection
-        raise StoreUnavailableError("the server cannot be reached, or refused the role or the database")
+        raise StoreUnavailableError(UNREACHABLE)
 
     @classmethod
     def ready(cls, conninfo: str, settings: Settings, catalog: Catalog) -> Connection:
@@ -209,10 +231,11 @@ class Connection(psycopg.Connection[Row]):
         if loaders is None:
             loaders = Transformer(ADAPTERS)
             loaders.set_pgresult(result)
-            self._loaders[statement] = loaders
+            if self._prepares:  # else its columns may be of other types next time, and nobody would say so
+                self._loaders[statement] = loaders
         else:
             loaders.set_pgresult(result, set_loaders=False)
-        return Answer(loaders.load_rows(0, result.ntuples, tuple), result.command_tuples or 0, "")
+        return answer_of(loaders, result)
 
     def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
         """Run a command that has no parameters, or several. Its rows come as text."""
@@ -221,8 +244,7 @@ class Connection(psycopg.Connection[Row]):
             self._fail(state, in_doubt=in_doubt)
         loaders = Transformer(ADAPTERS)
         loaders.set_pgresult(result)
-        command = (result.command_status or b"").decode()
-        return Answer(loaders.load_rows(0, result.ntuples, tuple), result.command_tuples or 0, command)
+        return answer_of(loaders, result)
 
     def _send(self, statement: Statement, sent: list[bytes | None]) -> tuple[PGresult | None, str]:
         pgconn = self.pgconn

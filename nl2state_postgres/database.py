@@ -231,7 +231,8 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
     def _undo_to(self, mark: tuple[str, int]) -> None:
         name, kept = mark
         del self.written[kept:]
-        self._command(f"ROLLBACK TO SAVEPOINT {name}")
+        # released as well: it would stay open, and another handle's on the connection may have its name
+        self._command("; ".join((f"ROLLBACK TO SAVEPOINT {name}", f"RELEASE SAVEPOINT {name}")))
 
     def _forget(self, mark: tuple[str, int]) -> None:
         self._command(f"RELEASE SAVEPOINT {mark[0]}")

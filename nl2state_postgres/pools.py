@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, cast
 from weakref import WeakSet
 
@@ -15,7 +15,7 @@ import psycopg_pool
 from nl2state.errors import StoreError, StoreTimeoutError, StoreUnavailableError, UsageError
 from nl2state_postgres.borrowed import Borrowed, session_settings
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import Connection, Runner, check_session
+from nl2state_postgres.connection import UNREACHABLE, Connection, Runner, check_session
 from nl2state_postgres.settings import Settings
 
 __all__ = ["LentPool", "OwnPool", "Pool", "beside", "taken"]
@@ -73,12 +73,16 @@ class OwnPool:
         """Return a connection that is alive."""
         _check_process(self._process)
         give_up_at = time.monotonic() + self._timeout_seconds
-        connection = self._take(give_up_at)
-        while not connection.alive:  # the server hung up while it idled: nothing was sent, and nothing is in doubt
-            connection.close()
-            self.give(connection)
+        while True:
             connection = self._take(give_up_at)
-        return connection
+            try:
+                if connection.alive:
+                    return connection
+                connection.close()  # the server hung up while it idled: nothing was sent, and nothing is in doubt
+            except BaseException:  # a signal's
+                self.give(connection)
+                raise
+            self.give(connection)
 
     def give(self, runner: Connection) -> None:
         """Take a connection back, and replace it where it was closed."""
@@ -125,20 +129,20 @@ class LentPool:
         if self._closed:
             raise UsageError("the store is closed")
         give_up_at = time.monotonic() + self._settings.checkout_timeout_seconds
-        borrowed = Borrowed(self._take(give_up_at), epoch=self._settings.epoch)
-        while not borrowed.alive:
-            borrowed.close()
-            self.give(borrowed)
+        while True:
             borrowed = Borrowed(self._take(give_up_at), epoch=self._settings.epoch)
-        try:
-            borrowed.commit_each()
-            if borrowed.connection not in self._seen:
-                check_session(borrowed, self._catalog)
-                self._seen.add(borrowed.connection)
-        except BaseException:
+            try:
+                if borrowed.alive:
+                    borrowed.commit_each()
+                    if borrowed.connection not in self._seen:
+                        check_session(borrowed, self._catalog)
+                        self._seen.add(borrowed.connection)
+                    return borrowed
+                borrowed.close()
+            except BaseException:
+                self.give(borrowed)
+                raise
             self.give(borrowed)
-            raise
-        return borrowed
 
     def give(self, runner: Borrowed) -> None:
         """Take a connection back, as it was lent."""
@@ -162,21 +166,47 @@ class LentPool:
             told = StoreUnavailableError("too many calls wait for a connection")
         except psycopg_pool.PoolTimeout:
             told = StoreTimeoutError("no connection came free")
+        except psycopg.Error:  # of a NullConnectionPool, which connects here
+            told = StoreUnavailableError(UNREACHABLE)
         raise told
 
 
 def beside(pool: psycopg_pool.ConnectionPool[Any], settings: Settings) -> psycopg_pool.ConnectionPool[Any]:
-    """Return a pool of one connection more, made as the pool's own are, and set up."""
+    """Return a pool of one connection more, made as the pool's own are, and set up unless it leads to a pooler."""
+    by_service = pool._configure  # which may set the role, say
+    by_us = None if settings.transaction_pooler else session_settings(settings)
+
+    def configure(connection: psycopg.Connection[Any]) -> None:
+        for set_up in (by_service, by_us):
+            if set_up is not None:
+                set_up(connection)
+
     return psycopg_pool.ConnectionPool(
         pool.conninfo,
-        connection_class=pool.connection_class,
+        connection_class=_quiet(pool.connection_class),
         kwargs=pool.kwargs,
-        configure=session_settings(settings),
+        configure=configure,
         min_size=0,
         max_size=1,
         reconnect_timeout=settings.checkout_timeout_seconds,
         open=True,
     )
+
+
+def _quiet(kind: type[psycopg.Connection[Any]]) -> type[psycopg.Connection[Any]]:
+    """Return a class of connections whose failures and reprs tell nothing of the server: the pool logs both."""
+
+    class Quiet(kind):  # type: ignore[misc,valid-type]  # it is the service's own
+        @classmethod
+        def connect(cls, *arguments: Any, **options: Any) -> Any:
+            with suppress(psycopg.Error):
+                return super().connect(*arguments, **options)
+            raise psycopg.OperationalError(UNREACHABLE)
+
+        def __repr__(self) -> str:
+            return f"<nl2state connection {id(self):#x}>"
+
+    return Quiet
 
 
 def _check_process(process: int) -> None:

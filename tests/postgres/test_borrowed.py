@@ -1,4 +1,4 @@
-"""A connection and a pool of the service's own: nothing of them is changed, and what is promised holds there too."""
+"""A connection of the service's own: nothing of it is changed, and what is promised holds there too."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC
 from typing import Any
 
 import psycopg
-import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
-from psycopg.types.string import TextLoader
+from psycopg.types.string import StrDumper, TextLoader
 
 from nl2state import (
+    CorruptError,
     FencingRejectedError,
     InvalidInputError,
     RevisionConflictError,
@@ -23,7 +23,7 @@ from nl2state import (
     UsageError,
 )
 from nl2state.testing.harness import until
-from nl2state_postgres import PostgresStore, PostgresTenant, Settings, session_settings
+from nl2state_postgres import PostgresStore, PostgresTenant
 from tests.servers import PostgresHarness
 
 SCOPE = TenantScope.derive("acme", pepper="the pepper of the tests")
@@ -221,124 +221,71 @@ def test_nothing_of_the_connection_is_touched_and_nothing_of_it_disturbs(
     assert connection.row_factory is dict_row
 
 
-@pytest.fixture
-def lend(postgres: PostgresHarness) -> Iterator[Callable[..., psycopg_pool.ConnectionPool[Any]]]:
-    """Yield what makes a pool as a service does."""
-    made: list[psycopg_pool.ConnectionPool[Any]] = []
-
-    def lend(**options: Any) -> psycopg_pool.ConnectionPool[Any]:
-        options = {"min_size": 1, "max_size": 1, "timeout": 5, "configure": session_settings(), **options}
-        kwargs = {"application_name": postgres.schema, "row_factory": dict_row, **options.pop("kwargs", {})}
-        made.append(psycopg_pool.ConnectionPool(postgres.dsn, open=True, kwargs=kwargs, **options))
-        return made[-1]
-
-    yield lend
-    for pool in made:
-        pool.close()
-
-
-def _open(postgres: PostgresHarness, pool: psycopg_pool.ConnectionPool[Any], **more: Any) -> PostgresStore:
-    settings = Settings(clock=postgres.settings.clock, checkout_timeout_seconds=3.0)
-    return PostgresStore.open(pool=pool, schema=postgres.schema, settings=settings, **more)
-
-
-def test_a_pool_that_is_lent_serves_all_calls(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
+def test_a_savepoint_is_undone_whole_whichever_handle_opened_one_inside(
+    tenant: PostgresTenant, connect: Connect
 ) -> None:
-    """Even one of one connection: the heartbeat has one of its own."""
-    pool = lend()
-    with _open(postgres, pool) as store:
-        tenant = store.tenant(SCOPE)
-        with tenant.hold("r", owner="a", ttl_seconds=3) as held, held.transaction() as tx:
-            tx.states.create("s", 1)
-            before = held.lease
-            until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
-        assert tenant.states.require("s").revision == 1
-        reserved = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60)
-        tenant.idempotency.complete(reserved.attempt, {"n": 1})
-        assert store.system.retain().after is None
-        with pool.connection() as connection:
-            assert connection.autocommit is False
-            assert connection.row_factory is dict_row
-            tenant.on(connection).states.update("s", 2, expected_revision=1)
-        assert tenant.states.require("s").value == 2
-    with pool.connection() as connection:  # it is the service's: still open
-        assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
-    with pytest.raises(UsageError):
-        tenant.states.get("s")
+    """P9: two handles on one connection number their savepoints alike, and one that was undone leaves none behind."""
+    connection = connect()
+    outer, inner = tenant.on(connection), tenant.on(connection)
+    with pytest.raises(LookupError), outer.transaction():
+        outer.states.create("s", 1)
+        with pytest.raises(ValueError, match="of the inner"), inner.transaction():
+            inner.states.create("t", 1)
+            raise ValueError("of the inner")
+        raise LookupError
+    connection.commit()
+    assert tenant.states.list_ids().items == ()
 
 
-def test_a_pool_s_connections_that_died_idle_cost_no_error(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
+class _NoBlanks(StrDumper):
+    """As psycopg's documentation shows it: a blank text is a NULL."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(obj) if obj.strip() else None
+
+
+class _Strict:
+    """A row factory that knows the columns of the service's own rows."""
+
+    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
+        self._columns = [column.name for column in cursor.description or ()].index("id")
+
+    def __call__(self, values: Any) -> Any:
+        return values[self._columns]
+
+
+def test_what_the_service_registered_for_its_own_values_and_rows_is_not_used_for_ours(
+    tenant: PostgresTenant, connect: Connect
 ) -> None:
-    with _open(postgres, lend(max_size=3, min_size=3)) as store:
-        for number in range(3):
-            postgres.observer.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = %s",
-                [postgres.schema],
-            )
-            store.tenant(SCOPE).states.create(f"s{number}", 1)
+    """A dumper of its own would change what a list asks for; a row factory of its own knows no row of ours."""
+    connection = connect()
+    connection.row_factory = _Strict
+    connection.adapters.register_dumper(str, _NoBlanks)
+    tx = tenant.on(connection)
+    with tx.transaction():
+        record = tx.states.create("s", 1)
+    assert tx.states.list().items == (record,)
 
 
-def test_a_pool_s_sessions_have_to_bound_their_waits(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
+def test_a_connection_that_is_in_the_midst_of_a_result_is_refused(tenant: PostgresTenant, connect: Connect) -> None:
+    """P11: psycopg would wait without end for what the same thread has not read yet."""
+    connection = connect()
+    tx = tenant.on(connection)
+    with connection.cursor().copy("COPY (SELECT generate_series(1, 100000)) TO STDOUT") as copy:
+        next(iter(copy))
+        with pytest.raises(UsageError, match="result"):
+            tenant.on(connection)
+        with pytest.raises(UsageError):
+            tx.states.get("s")
+
+
+def test_a_stored_moment_that_cannot_be_read_is_told_as_corrupt(
+    tenant: PostgresTenant, connect: Connect, postgres: PostgresHarness
 ) -> None:
-    """P11, P13: nobody would end what waits without end."""
-    bounds = {"lock_timeout": "9s", "statement_timeout": "9s", "idle_in_transaction_session_timeout": "9s"}
-    for missing in bounds:
-        options = " ".join(f"-c {name}={value}" for name, value in bounds.items() if name != missing)
-        with pytest.raises(UsageError, match=missing):
-            _open(postgres, lend(configure=None, kwargs={"options": options}))
-    options = " ".join(f"-c {name}={value}" for name, value in bounds.items())
-    with pytest.raises(UsageError, match="READ COMMITTED"):
-        isolation = "-c default_transaction_isolation=serializable"
-        _open(postgres, lend(configure=None, kwargs={"options": f"{options} {isolation}"}))
-    _open(postgres, lend(configure=None, kwargs={"options": options})).close()
-
-
-def test_either_a_dsn_or_a_pool_is_needed(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
-) -> None:
-    with pytest.raises(InvalidInputError):
-        PostgresStore.open()
-    with pytest.raises(InvalidInputError):
-        PostgresStore.open(postgres.dsn, pool=lend())
-    closed = lend()
-    closed.close()
-    with pytest.raises(UsageError):
-        _open(postgres, closed)
-
-
-def test_a_pool_that_is_busy_is_a_timeout(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
-) -> None:
-    pool = lend()
-    with _open(postgres, pool) as store, pool.connection(), pytest.raises(StoreTimeoutError):
-        store.tenant(SCOPE).states.get("s")
-
-
-def test_a_pool_may_make_its_schema(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
-) -> None:
-    schema = f"{postgres.schema}_lent"
-    with PostgresStore.open(pool=lend(), schema=schema) as store:
-        store.tenant(SCOPE).states.create("s", 1)
-    postgres.observer.execute(f"DROP SCHEMA {schema} CASCADE")
-
-
-def test_where_one_connection_may_lead_to_two_servers_each_grant_reads_the_epoch(
-    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
-) -> None:
-    """P5: a restored server's timeline is lower than the one that was noted, and no session was set up since."""
-    with _open(postgres, lend()) as store:
-        tenant = store.tenant(SCOPE)
-        before = tenant.leases.acquire("a", owner="a", ttl_seconds=60).fence
-        attempt = tenant.idempotency.reserve("a", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60).attempt
-        postgres.observer.execute(f"UPDATE {postgres.schema}.metadata SET timeline = timeline + 6")
-        after = tenant.leases.acquire("b", owner="a", ttl_seconds=60).fence
-        assert after.token >> 41 == 2 * (before.token >> 41) + 6
-        postgres.advance(61)
-        taken = tenant.leases.acquire("a", owner="b", ttl_seconds=60).fence
-        assert taken.token >> 41 == after.token >> 41
-        again = tenant.idempotency.reserve("b", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60).attempt
-        assert again.number >> 41 == after.token >> 41 > attempt.number >> 41
+    """P10: the driver's own words for it stay inside."""
+    tenant.states.create("s", 1)
+    postgres.observer.execute(f"UPDATE {postgres.schema}.states SET expires_at = 'infinity'")
+    for read in (tenant.states.get, tenant.on(connect()).states.get):
+        with pytest.raises(CorruptError) as raised:
+            read("s")
+        assert raised.value.__cause__ is raised.value.__context__ is None

@@ -1,0 +1,72 @@
+"""Our own connections and their pool: what a service does to psycopg, and when, changes nothing of what they read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import psycopg
+import pytest
+
+from nl2state import TenantScope
+from nl2state_postgres import PostgresStore
+from nl2state_postgres.connection import Connection
+from tests.servers import PostgresHarness
+
+SCOPE = TenantScope.local()
+
+
+def test_what_a_service_registered_for_all_of_psycopg_is_not_used_for_ours(harness: PostgresHarness) -> None:
+    """It may do so before it imports this."""
+    harness.tenant("local").states.create("s", 1)
+    program = """
+import sys
+import psycopg
+from psycopg.types.string import TextLoader
+
+for name in ("timestamptz", "uuid", "int8", "bytea"):
+    psycopg.adapters.register_loader(name, TextLoader)
+    psycopg.adapters.register_loader(name, type("Binary", (TextLoader,), {"format": psycopg.pq.Format.BINARY}))
+
+from nl2state import TenantScope
+from nl2state_postgres import PostgresStore
+
+with PostgresStore.open(sys.argv[1], schema=sys.argv[2]) as store:
+    record = store.tenant(TenantScope.local()).states.create("s", {"n": 1})
+    assert store.tenant(TenantScope.local()).states.require("s") == record
+    print(record.revision, record.created_at.tzinfo, record.value)
+"""
+    arguments = [sys.executable, "-c", program, harness.dsn, harness.schema]
+    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)  # ours
+    assert ran.stdout == "1 UTC {'n': 1}\n", ran.stderr
+
+
+def test_what_is_not_prepared_is_read_by_the_types_that_it_has_now(harness: PostgresHarness) -> None:
+    """A migration of a newer version changed them: where nothing is prepared, no error of the server says so."""
+    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+    dsn = psycopg.conninfo.make_conninfo(harness.dsn, options=" ".join(f"-c {name}=9s" for name in names))
+    settings = harness.settings.model_copy(update={"transaction_pooler": True, "connections_max": 1})
+    with PostgresStore.open(dsn, schema=harness.schema, settings=settings) as store:
+        tenant = store.tenant(SCOPE)
+        tenant.states.create("s", 1, schema_version=7)
+        assert tenant.states.require("s").schema_version == 7
+        harness.observer.execute(f"ALTER TABLE {harness.schema}.states ALTER COLUMN schema_version TYPE integer")
+        assert tenant.states.require("s").schema_version == 7
+
+
+def test_a_signal_while_a_connection_is_looked_at_costs_the_pool_none(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P11: one that is never given back would be missing for ever."""
+
+    def interrupted(_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    settings = harness.settings.model_copy(update={"connections_max": 1, "checkout_timeout_seconds": 2.0})
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "alive", property(interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                store.tenant(SCOPE).states.get("s")
+        assert store.tenant(SCOPE).states.get("s") is None
