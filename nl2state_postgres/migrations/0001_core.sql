@@ -36,8 +36,10 @@ CREATE TABLE {schema}.states (
   PRIMARY KEY (scope, record_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- For retention. Both columns are set seldom, so that an ordinary update stays HOT.
-CREATE INDEX states_ended ON {schema}.states (scope, ended_at) WHERE ended_at IS NOT NULL;
+-- For retention: one for each sweep, which would else read past the rows of another. These columns are set seldom, so that
+-- an ordinary update stays HOT.
+CREATE INDEX states_ended ON {schema}.states (scope, ended_at) WHERE ended_at IS NOT NULL AND deleted_at IS NULL;
+CREATE INDEX states_deleted ON {schema}.states (scope, deleted_at) WHERE deleted_at IS NOT NULL;
 CREATE INDEX states_expiring ON {schema}.states (scope, expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE {schema}.leases (

@@ -142,9 +142,9 @@ SELECT l.key, l.listed, l.attempt, l.record_id, l.reserved_at, l.claim_until, l.
 WITH page AS MATERIALIZED (SELECT key, expires_at FROM {schema}.keys
         WHERE scope = :scope AND key > :after ORDER BY key LIMIT :page_size),
      due AS MATERIALIZED (SELECT {clock} - make_interval(secs => :age_seconds) AS until),
-     gone AS MATERIALIZED (SELECT key, attempt FROM {schema}.keys
+     gone AS MATERIALIZED (SELECT key FROM {schema}.keys
         WHERE scope = :scope AND key = ANY (ARRAY(SELECT key FROM page, due WHERE expires_at <= due.until))
           AND expires_at <= (SELECT until FROM due) ORDER BY key FOR UPDATE SKIP LOCKED),
-     removed AS (DELETE FROM {schema}.keys k USING gone
-        WHERE k.scope = :scope AND k.key = gone.key AND k.attempt = gone.attempt RETURNING 1)
+     removed AS (DELETE FROM {schema}.keys k
+        WHERE k.scope = :scope AND k.key = ANY (ARRAY(SELECT key FROM gone)) RETURNING 1)
 SELECT (SELECT count(*) FROM removed), (SELECT max(key) FROM page), (SELECT count(*) FROM page);

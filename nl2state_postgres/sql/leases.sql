@@ -111,9 +111,9 @@ SELECT l.token FROM {schema}.leases l
 WITH page AS MATERIALIZED (SELECT resource, expires_at FROM {schema}.leases
         WHERE scope = :scope AND resource > :after ORDER BY resource LIMIT :page_size),
      due AS MATERIALIZED (SELECT {clock} - make_interval(secs => :age_seconds) AS until),
-     gone AS MATERIALIZED (SELECT resource, token FROM {schema}.leases
+     gone AS MATERIALIZED (SELECT resource FROM {schema}.leases
         WHERE scope = :scope AND resource = ANY (ARRAY(SELECT resource FROM page, due WHERE expires_at <= due.until))
           AND expires_at <= (SELECT until FROM due) ORDER BY resource FOR UPDATE SKIP LOCKED),
-     removed AS (DELETE FROM {schema}.leases l USING gone
-        WHERE l.scope = :scope AND l.resource = gone.resource AND l.token = gone.token RETURNING 1)
+     removed AS (DELETE FROM {schema}.leases l
+        WHERE l.scope = :scope AND l.resource = ANY (ARRAY(SELECT resource FROM gone)) RETURNING 1)
 SELECT (SELECT count(*) FROM removed), (SELECT max(resource) FROM page), (SELECT count(*) FROM page);
