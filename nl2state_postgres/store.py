@@ -231,7 +231,11 @@ class PostgresStore:
                     check_session(connection, catalog)
                 prepare(connection, catalog, schema, migrate=migrate)
             own = OwnPool(conninfo, catalog, settings, size=(settings.connections_min, settings.connections_max))
-            beating = OwnPool(conninfo, catalog, beats, size=(0, 1))
+            try:
+                beating = OwnPool(conninfo, catalog, beats, size=(0, 1))
+            except BaseException:  # no more threads, or a signal's
+                own.close()
+                raise
         bound = _HEARTBEAT_LOCK_SECONDS if settings.transaction_pooler else None
         renewals = Database(beating, catalog, lock_timeout_seconds=bound)
         return cls(Database(own, catalog), renewals, limits=limits or Limits(), monotonic=monotonic)

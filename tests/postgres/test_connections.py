@@ -9,9 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from nl2state import TenantScope
+from nl2state import TenantScope, UsageError
 from nl2state_postgres import PostgresStore
+from nl2state_postgres import store as module
 from nl2state_postgres.connection import Connection
+from nl2state_postgres.pools import OwnPool
 from tests.servers import PostgresHarness
 
 SCOPE = TenantScope.local()
@@ -70,3 +72,22 @@ def test_a_signal_while_a_connection_is_looked_at_costs_the_pool_none(
             with pytest.raises(KeyboardInterrupt):
                 store.tenant(SCOPE).states.get("s")
         assert store.tenant(SCOPE).states.get("s") is None
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_pool_open(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P11: its threads and connections would stay."""
+    made: list[OwnPool] = []
+
+    def second_fails(*arguments: Any, **options: Any) -> OwnPool:
+        if made:
+            raise RuntimeError("no more threads")
+        made.append(OwnPool(*arguments, **options))
+        return made[0]
+
+    monkeypatch.setattr(module, "OwnPool", second_fails)
+    with pytest.raises(RuntimeError):
+        PostgresStore.open(harness.dsn, schema=harness.schema)
+    with pytest.raises(UsageError, match="closed"):
+        made[0].take()
