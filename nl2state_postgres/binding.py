@@ -14,7 +14,7 @@ from nl2state.payload import Value, encode
 from nl2state_postgres.connection import Row
 from nl2state_postgres.database import Session
 
-__all__ = ["PostgresBinding"]
+__all__ = ["PostgresBinding", "new_write_id"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class PostgresBinding(Binding):
 
     def write(self, name: str, fence: Fence | None, **values: Any) -> Row | None:
         """Run a write of this scope, by its guarded form where there is a fence. No row: it was refused."""
-        values["write_id"] = UUID(bytes=os.urandom(16))
+        values["write_id"] = new_write_id()
         if fence is None:
             return self.row(name, **values)
         return self.row(f"{name}_fenced", **_columns(fence), **values)
@@ -47,6 +47,11 @@ class PostgresBinding(Binding):
         """Return the three columns of a payload. Raises PayloadError."""
         stored = encode(value, self.limits, field="value" if column == "payload" else column)
         return {column: stored.data, f"{column}_encoding": stored.encoding, f"{column}_format": stored.format}
+
+
+def new_write_id() -> UUID:
+    """Return what a call's writes are known by."""
+    return UUID(bytes=os.urandom(16))
 
 
 def _columns(fence: Fence) -> dict[str, Any]:

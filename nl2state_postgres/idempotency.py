@@ -23,7 +23,7 @@ from nl2state.leases import Fence
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value
 from nl2state_postgres import rows
-from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.binding import PostgresBinding, new_write_id
 from nl2state_postgres.sqlstates import LockTimeoutError
 from nl2state_postgres.waiting import Waiting
 
@@ -59,6 +59,8 @@ class PostgresIdempotency(IdempotencyStore):
             "fingerprint": reservation_digest(request, request_fingerprint, record_id, binding.limits),
             "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
             "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
+            # one for all tries: one that was sent again may have been served the first time, after it was refused
+            "write_id": new_write_id(),
         }
         return self._reserve(values, Waiting(binding.monotonic() + binding.wait(wait_seconds), binding.monotonic))
 
@@ -126,7 +128,7 @@ class PostgresIdempotency(IdempotencyStore):
         binding, key = self._binding, values["key"]
         while True:
             try:
-                row = binding.write("reserve_key", None, **values)
+                row = binding.row("reserve_key", **values)
             except LockTimeoutError:  # the attempt ran out, and its completion is open
                 waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
                 continue

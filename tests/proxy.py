@@ -29,7 +29,7 @@ class Proxy:
         self.dsn = conninfo.make_conninfo(dsn, host=str(folder), port="5432", sslmode="disable")
         self.round_trips = 0
         self.connections = 0
-        self._cut: tuple[bytes, bool] | None = None
+        self._cut: tuple[bytes, bool, bool] | None = None
         self._may_pass = threading.Event()
         self._may_pass.set()
         self._silent = False
@@ -51,12 +51,12 @@ class Proxy:
         for thread in self._threads:
             thread.join(10)
 
-    def cut_at(self, text: bytes, *, unsent: bool = False) -> None:
+    def cut_at(self, text: bytes, *, unsent: bool = False, under_way: bool = False) -> None:
         """Cut the next connection that sends these bytes: when the server has done it, and before the client is told.
 
-        Or `unsent`: before the server sees them.
+        Or `unsent`: before the server sees them. Or `under_way`: at once, while the server is at it.
         """
-        self._cut = text, unsent
+        self._cut = text, unsent, under_way
 
     @property
     def has_cut(self) -> bool:
@@ -103,10 +103,12 @@ class Proxy:
     def _forward(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
         while data := _receive(client):
             if self._cut and self._cut[0] in data:
-                unsent = self._cut[1]
+                _, unsent, under_way = self._cut
                 doomed.set()
                 self._cut = None
-                if unsent:
+                if under_way:
+                    _send(server, data)
+                if unsent or under_way:
                     _hang_up(client)
                     break
             _send(server, data)

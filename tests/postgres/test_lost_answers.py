@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,6 +193,41 @@ def test_a_takeover_that_took_effect_is_known(place: Place, postgres: PostgresHa
     assert place.other.leases.renew(lease.fence).fence == lease.fence
 
 
+def test_a_reservation_that_is_still_under_way_when_it_is_sent_again_is_the_caller_s_own(
+    place: Place, postgres: PostgresHarness
+) -> None:
+    """P9: whichever of the two is served, it is not told that another's attempt is being made."""
+    former = place.other.idempotency.reserve("planted", request=1, result_ttl_seconds=600, attempt_ttl_seconds=60)
+    postgres.advance(61)
+    call = None
+    with suppress(LookupError), place.other.transaction() as tx:
+        tx.idempotency.complete(former.attempt, "never")
+        place.proxy.cut_at(b"planted", under_way=True)
+        call = start(lambda: _reserve(place.tenant, "planted"))
+        until(lambda: postgres.waiting() == 2, "both wait")
+        raise LookupError
+    assert call is not None
+    attempt = call.result()
+    assert attempt.number > former.attempt.number
+    place.other.idempotency.complete(attempt, "done")
+
+
+def test_a_write_that_is_still_under_way_when_it_is_sent_again_is_found_after_the_second_was_refused(
+    place: Place, postgres: PostgresHarness
+) -> None:
+    """P9: the first of the two took effect, behind a lock; the other was refused by what it did."""
+    call = None
+    with suppress(LookupError), place.other.transaction() as tx:
+        tx.states.update("planted updated", "never", expected_revision=1)
+        place.proxy.cut_at(b"planted", under_way=True)
+        call = start(lambda: place.tenant.states.update("planted updated", "mine", expected_revision=1))
+        until(lambda: postgres.waiting() == 2, "both wait")
+        raise LookupError
+    assert call is not None
+    assert call.result().revision == 2
+    assert place.other.states.require("planted updated").value == "mine"
+
+
 def _overwrite(place: Place) -> None:
     place.other.states.update("planted updated", "theirs", expected_revision=ANY_REVISION)
 
@@ -245,11 +281,35 @@ def test_a_commit_that_took_effect_is_known_by_its_writes(place: Place) -> None:
     assert place.other.states.require("s").revision == 1
 
 
+def test_a_commit_is_known_by_its_last_writes_that_stand(place: Place) -> None:
+    """Those that a savepoint undid are not looked for; one that nobody has overwritten proves the others."""
+    place.tenant.states.get("any")  # it is connected now
+
+    def write() -> None:
+        with place.tenant.transaction() as tx:
+            tx.states.create("overwritten", 1)
+            tx.states.create("left alone", 1)
+            for number in range(5):
+                with suppress(LookupError), tx.transaction():
+                    tx.states.create(f"undone {number}", 1)
+                    raise LookupError
+            place.proxy.shut()
+            place.proxy.cut_at(b"COMMIT")
+
+    call = start(write)
+    until(lambda: place.proxy.has_cut, "the answer is lost")
+    until(lambda: place.other.states.get("overwritten") is not None, "it took effect")
+    place.other.states.update("overwritten", 2, expected_revision=1)
+    place.proxy.open()
+    call.result()
+
+
 def test_a_commit_that_nobody_saw_is_unknown_and_never_sent_again(place: Place) -> None:
     """Case 38: the connection dies at the COMMIT: never reported as success, never replayed."""
     ran: list[str] = []
     with pytest.raises(OutcomeUnknownError) as raised, place.tenant.transaction() as tx:
         tx.states.create("s", 1)
+        assert tx.states.require("s").revision == 1  # a read after it does not make it one that only read
         tx.after_commit(lambda: ran.append("never"))
         place.proxy.cut_at(b"COMMIT", unsent=True)
     assert raised.value.__cause__ is raised.value.__context__ is None
