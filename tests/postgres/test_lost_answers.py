@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -360,7 +361,11 @@ def test_an_unknown_outcome_that_the_block_raises_goes_through(place: Place) -> 
     ],
 )
 def test_a_silent_server_is_given_up_and_nobody_looks_for_what_it_did(
-    postgres: PostgresHarness, tmp_path: Path, call: Callable[[Tenant], object], told: type[Exception]
+    postgres: PostgresHarness,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Tenant], object],
+    told: type[Exception],
 ) -> None:
     """P11: its kernel answers, so that no keepalive tells; every other connection would be as silent."""
     settings = postgres.settings.model_copy(update={"statement_timeout_seconds": 0.2})
@@ -371,9 +376,11 @@ def test_a_silent_server_is_given_up_and_nobody_looks_for_what_it_did(
         tenant = store.tenant(SCOPE)
         assert tenant.states.get("s") is None
         proxy.silence()
-        before = proxy.connections
+        before, takes = proxy.connections, Mock(side_effect=store._database._pool.take)
+        monkeypatch.setattr(store._database._pool, "take", takes)
         with pytest.raises(told):
             call(tenant)
+        assert takes.call_count == 1
         assert proxy.connections - before <= 1  # the pool's, in the place of the one that was given up
 
 
