@@ -166,12 +166,15 @@ class LentPool:
 
 
 def beside(pool: psycopg_pool.ConnectionPool[Any], settings: Settings) -> psycopg_pool.ConnectionPool[Any]:
-    """Return a pool of one connection more, made as the pool's own are, and set up."""
+    """Return a pool of one connection more, made as the pool's own are, and set up.
+
+    Not behind a transaction pooler: what is set in a session there is in everybody's.
+    """
     return psycopg_pool.ConnectionPool(
         pool.conninfo,
         connection_class=pool.connection_class,
         kwargs=pool.kwargs,
-        configure=session_settings(settings),
+        configure=None if settings.transaction_pooler else session_settings(settings),
         min_size=0,
         max_size=1,
         reconnect_timeout=settings.checkout_timeout_seconds,
