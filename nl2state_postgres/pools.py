@@ -81,8 +81,9 @@ class OwnPool:
         return connection
 
     def give(self, runner: Connection) -> None:
-        """Take a connection back, and replace it where it was closed."""
-        self._pool.putconn(runner)
+        """Take a connection back, and replace it where it was closed. In a forked child it is the parent's, and left."""
+        if os.getpid() == self._process:
+            self._pool.putconn(runner)
 
     def close(self) -> None:
         """Close the connections; a call that is running fails. In a forked child they are the parent's, and left."""
@@ -141,7 +142,9 @@ class LentPool:
         return borrowed
 
     def give(self, runner: Borrowed) -> None:
-        """Take a connection back, as it was lent."""
+        """Take a connection back, as it was lent. In a forked child it is the parent's, and left."""
+        if os.getpid() != self._process:
+            return
         if runner.closed:
             runner.close()  # so that the pool replaces it
         runner.restore()
