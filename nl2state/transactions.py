@@ -105,7 +105,7 @@ class OpenTransaction(ABC, Generic[S]):
             raise ExceptionGroup("several calls after the commit failed", raised)
 
     def check(self) -> None:
-        """Raise UsageError where the transaction is not to be used: by another thread or process, ended, or poisoned."""
+        """Raise UsageError where the transaction is not to be used: elsewhere, after its end, or poisoned."""
         self._check_thread()
         if self._ended:
             raise UsageError("the transaction has ended")

@@ -81,7 +81,7 @@ class OwnPool:
         return connection
 
     def give(self, runner: Connection) -> None:
-        """Take a connection back, and replace it where it was closed. In a forked child it is the parent's, and left."""
+        """Take a connection back, and replace a closed one. In a forked child it is the parent's, and left."""
         if os.getpid() == self._process:
             self._pool.putconn(runner)
 

@@ -12,6 +12,7 @@ import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
+from pydantic import ValidationError
 
 from nl2state import (
     FencingRejectedError,
@@ -307,6 +308,25 @@ def test_either_a_dsn_or_a_pool_is_needed(
     closed.close()
     with pytest.raises(UsageError):
         _open(postgres, closed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"pool": "dsn"}, {"dsn": "", "settings": {"connections_max": 2}}, {"dsn": "", "limits": {"page_size_max": 100}}],
+    ids=str,
+)
+def test_an_option_of_the_wrong_kind_is_refused_by_its_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        PostgresStore.open(**options)
+    assert refused.value.field == [*options][-1]
+
+
+@pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf"), 1e9])
+def test_a_bound_that_no_session_can_have_is_refused(seconds: float) -> None:
+    for name in Settings.model_fields:
+        if name.endswith("_seconds"):
+            with pytest.raises(ValidationError):
+                Settings.model_validate({name: seconds})
 
 
 def test_a_pool_that_is_busy_is_a_timeout(
