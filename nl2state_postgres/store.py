@@ -200,11 +200,11 @@ class PostgresStore:
         Without, it must be there and fit. `monotonic` is the clock of this client's own deadlines.
 
         A pool that is lent is not closed by the store, and its sessions are not set up: of the settings, the store uses
-        `checkout_timeout_seconds`, `epoch` and `transaction_pooler`. Each of its sessions has to be READ COMMITTED by default, and to bound
-        its waits (lock_timeout, statement_timeout, idle_in_transaction_session_timeout): `ConnectionPool(...,
-        configure=session_settings())` sees to it, or the role's own settings. Held leases are renewed on one connection
-        more, of the pool's conninfo and kwargs, which `session_settings` sets up; where the pool leads through a
-        transaction pooler, say so in the settings, and nothing is set up.
+        `checkout_timeout_seconds`, `epoch` and `transaction_pooler`. Each of its sessions has to be READ COMMITTED by
+        default, and to bound its waits (lock_timeout, statement_timeout, idle_in_transaction_session_timeout):
+        `ConnectionPool(..., configure=session_settings())` sees to it, or the role's own settings. Held leases are
+        renewed on one connection more, of the pool's conninfo and kwargs, which `session_settings` sets up; where the
+        pool leads through a transaction pooler, say so in the settings, and nothing is set up.
 
         Raises SchemaError, StoreUnavailableError, StoreTimeoutError, InvalidInputError; UsageError for sessions of a
         lent pool that do not fit.
