@@ -45,7 +45,7 @@ class Binding:
     def checked_fence(self, fence: Fence) -> Fence:
         """Return a fence that can be one. Raises InvalidInputError."""
         if not isinstance(fence, Fence) or type(fence.token) is not int or not 0 <= fence.token <= INTEGER_MAX:
-            raise InvalidInputError("fence is not a lease's fence", field="fence")
+            raise InvalidInputError("fence is not a Fence, as the `fence` of a lease is", field="fence")
         self.id("fence", fence.resource)
         self.id("fence", fence.owner)
         return fence
@@ -57,7 +57,7 @@ class Binding:
             or type(attempt.number) is not int
             or not 0 <= attempt.number <= INTEGER_MAX
         ):
-            raise InvalidInputError("attempt is not a key's attempt", field="attempt")
+            raise InvalidInputError("attempt is not an Attempt, as the `attempt` of a reservation is", field="attempt")
         self.id("attempt", attempt.key)
         return attempt
 

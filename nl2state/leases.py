@@ -119,8 +119,8 @@ class LeaseStore(Protocol):
         with no other.
 
         Those that wait in one process are served in the order in which they came. Between processes it is chance, as
-        the first of each asks again every 5 to 250 milliseconds. Who does not wait, or whose wait is over, tries once,
-        whoever waits.
+        the first of each asks again every few milliseconds, and later every 250 at most. Who does not wait, or whose
+        wait is over, tries once, whoever waits.
 
         Raises LeaseBusyError; PayloadError for metadata that is no JSON object, or that a value could not be;
         UsageError in a transaction.

@@ -52,7 +52,7 @@ class Limits(BaseModel):
     """Names that no field of a stored value may have, at any depth: lower case, without - and _."""
 
     lease_ttl_seconds_min: float = Field(default=0.1, gt=0)
-    """The shortest life of a lease or an attempt: below it, it could be over before its holder hears of it."""
+    """The shortest life of anything: below it, a lease could be over before its holder hears of it."""
 
     ttl_seconds_max: float = Field(default=315_360_000.0, gt=0, le=3_153_600_000.0)
     """The longest life of anything: ten years."""

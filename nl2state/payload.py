@@ -158,7 +158,8 @@ class _Bounds:
         while level:
             kinds = set(map(type, level))
             if not kinds <= _KINDS:
-                raise PayloadError(f"{self.field} has something that is not JSON", field=self.field)
+                names = ", ".join(sorted(kind.__name__ for kind in kinds - _KINDS))
+                raise PayloadError(f"{self.field} has something that is not JSON: {names}", field=self.field)
             if int in kinds:
                 integers = [member for member in level if type(member) is int]
                 if max(integers) >= _INTEGER_MAX or min(integers) <= -_INTEGER_MAX:
@@ -183,7 +184,9 @@ class _Bounds:
             return
         harmless = _HARMLESS.setdefault(self.forbidden, set())
         new = cast("set[str]", names) - harmless
-        if any(name.lower().replace("-", "").replace("_", "") in self.forbidden for name in new):
-            raise PayloadError(f"{self.field} has a field with the name of a credential", field=self.field)
+        found = self.forbidden & {name.lower().replace("-", "").replace("_", "") for name in new}
+        if found:  # said as the limits say it, and not as the value does
+            which = ", ".join(sorted(found))
+            raise PayloadError(f"{self.field} has a field with the name of a credential: {which}", field=self.field)
         if len(harmless) + len(new) <= _HARMLESS_MAX:
             harmless.update(name for name in new if len(name) <= _HARMLESS_LENGTH_MAX)

@@ -10,7 +10,7 @@ from uuid import UUID
 from nl2state.errors import InvalidInputError
 from nl2state.payload import fingerprint_bytes
 
-__all__ = ["TenantScope", "length_prefixed"]
+__all__ = ["TenantScope", "length_prefixed", "scope_uuid"]
 
 _PEPPER_BYTES_MIN = 16
 
@@ -39,7 +39,9 @@ class TenantScope:
             raise InvalidInputError("pepper must be a string or bytes", field="pepper")
         key = pepper.encode("utf-8", "surrogatepass") if isinstance(pepper, str) else pepper
         if len(key) < _PEPPER_BYTES_MIN:
-            raise InvalidInputError("pepper is too short", field="pepper", limit=_PEPPER_BYTES_MIN)
+            raise InvalidInputError(
+                f"pepper is shorter than {_PEPPER_BYTES_MIN} bytes", field="pepper", limit=_PEPPER_BYTES_MIN
+            )
         if not parts:
             raise InvalidInputError("a scope needs at least one part", field="parts")
         return cls._of(hmac.new(key, length_prefixed("parts", parts), hashlib.sha256).digest())
@@ -57,6 +59,13 @@ class TenantScope:
     @classmethod
     def _of(cls, digest: bytes) -> TenantScope:
         return cls(UUID(bytes=digest[:16]))
+
+
+def scope_uuid(scope: TenantScope) -> UUID:
+    """Return what a backend stores of a scope. Raises InvalidInputError for what is none, a tenant's name for one."""
+    if not isinstance(scope, TenantScope):
+        raise InvalidInputError("scope is not a TenantScope: derive one of the tenant's name", field="scope")
+    return scope.uuid
 
 
 def length_prefixed(field: str, parts: tuple[str, ...]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -45,6 +46,7 @@ class OpenTransaction(ABC, Generic[S]):
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
+        self._process = os.getpid()
         self._ended = False
         self._poison: StoreError | None = None
         self._after_commit: list[Callable[[], object]] = []
@@ -65,7 +67,8 @@ class OpenTransaction(ABC, Generic[S]):
         except BaseException:
             self._ended = True
             self._after_commit.clear()
-            self._roll_back()
+            if os.getpid() == self._process:  # in a forked child it is the parent's, and left
+                self._roll_back()
             raise
         self._ended = True
         self._commit()
@@ -79,9 +82,10 @@ class OpenTransaction(ABC, Generic[S]):
             yield
             if self._poison is not None:
                 raise self._poison.again()
+            self._check_process()
         except BaseException:
             del self._after_commit[kept:]
-            if self._can_heal:
+            if self._can_heal and os.getpid() == self._process:
                 self._poison = None
                 self._undo_to(mark)
             raise
@@ -101,7 +105,7 @@ class OpenTransaction(ABC, Generic[S]):
             raise ExceptionGroup("several calls after the commit failed", raised)
 
     def check(self) -> None:
-        """Raise UsageError where the transaction is not to be used: by another thread, after its end, or poisoned."""
+        """Raise UsageError where the transaction is not to be used: elsewhere, after its end, or poisoned."""
         self._check_thread()
         if self._ended:
             raise UsageError("the transaction has ended")
@@ -111,6 +115,11 @@ class OpenTransaction(ABC, Generic[S]):
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
             raise UsageError("a transaction is used, and ended, by the thread that opened it")
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # both processes would read each other's answers
+            raise UsageError("the transaction was opened before a fork: it is the parent's")
 
     def poison(self, error: BaseException) -> None:
         """Let the transaction do nothing more: a call of it failed, or was interrupted by a signal's handler."""

@@ -13,7 +13,7 @@ from uuid import UUID
 from nl2state.errors import UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
-from nl2state.scope import TenantScope
+from nl2state.scope import TenantScope, scope_uuid
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state.waiting import Queues
@@ -209,5 +209,9 @@ class MemoryStore:
 
     def _binding(self, scope: TenantScope, session: ClientSession) -> MemoryBinding:
         return MemoryBinding(
-            scope=scope.uuid, session=session, limits=self._limits, monotonic=self._monotonic, queues=self._queues
+            scope=scope_uuid(scope),
+            session=session,
+            limits=self._limits,
+            monotonic=self._monotonic,
+            queues=self._queues,
         )

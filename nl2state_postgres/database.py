@@ -271,8 +271,10 @@ class BorrowedSession(TransactionSession):
         self._begun = True
 
     def after_commit(self, call: object) -> None:  # noqa: ARG002  # it is never called
-        """Raise UsageError: the commit is the caller's, and never seen here."""
-        raise UsageError("after_commit does not work on a connection of yours: its commit is not seen here")
+        """Raise UsageError: the commit is the caller's, and never seen here. A Held's release by it needs that."""
+        raise UsageError(
+            "after_commit and Held.release by a commit do not work on a connection of yours: it is not seen"
+        )
 
     def check(self) -> None:
         """Raise UsageError where the transaction has ended, failed, or is another thread's."""

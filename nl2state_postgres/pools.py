@@ -85,8 +85,9 @@ class OwnPool:
             self.give(connection)
 
     def give(self, runner: Connection) -> None:
-        """Take a connection back, and replace it where it was closed."""
-        self._pool.putconn(runner)
+        """Take a connection back, and replace a closed one. In a forked child it is the parent's, and left."""
+        if os.getpid() == self._process:
+            self._pool.putconn(runner)
 
     def close(self) -> None:
         """Close the connections; a call that is running fails. In a forked child they are the parent's, and left."""
@@ -145,7 +146,9 @@ class LentPool:
             self.give(borrowed)
 
     def give(self, runner: Borrowed) -> None:
-        """Take a connection back, as it was lent."""
+        """Take a connection back, as it was lent. In a forked child it is the parent's, and left."""
+        if os.getpid() != self._process:
+            return
         if runner.closed:
             runner.close()  # so that the pool replaces it
         runner.restore()
@@ -172,7 +175,10 @@ class LentPool:
 
 
 def beside(pool: psycopg_pool.ConnectionPool[Any], settings: Settings) -> psycopg_pool.ConnectionPool[Any]:
-    """Return a pool of one connection more, made as the pool's own are, and set up unless it leads to a pooler."""
+    """Return a pool of one connection more, made as the pool's own are, and set up.
+
+    Not behind a transaction pooler: what is set in a session there is in everybody's.
+    """
     by_service = pool._configure  # which may set the role, say
     by_us = None if settings.transaction_pooler else session_settings(settings)
 

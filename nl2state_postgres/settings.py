@@ -8,9 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["Settings"]
 
+_SECONDS_MAX = 86_400.0
+
 
 class Settings(BaseModel):
-    """The settings of a PostgresStore. Durations are in seconds."""
+    """The settings of a PostgresStore. Durations are in seconds, and at most a day."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -20,19 +22,19 @@ class Settings(BaseModel):
     connections_max: int = Field(default=8, ge=1)
     """Connections at most. More threads than that wait for one another."""
 
-    connect_timeout_seconds: float = Field(default=10.0, gt=0)
-    """How long opening a connection may take."""
+    connect_timeout_seconds: float = Field(default=10.0, gt=0, le=_SECONDS_MAX)
+    """How long opening a connection may take: whole seconds, and 2 at least."""
 
-    checkout_timeout_seconds: float = Field(default=10.0, gt=0)
+    checkout_timeout_seconds: float = Field(default=10.0, gt=0, le=_SECONDS_MAX)
     """How long a call waits for a free connection."""
 
-    statement_timeout_seconds: float = Field(default=30.0, gt=0)
+    statement_timeout_seconds: float = Field(default=30.0, gt=0, le=_SECONDS_MAX)
     """How long a statement may take on the server, all its waits included."""
 
-    lock_timeout_seconds: float = Field(default=10.0, gt=0)
+    lock_timeout_seconds: float = Field(default=10.0, gt=0, le=_SECONDS_MAX)
     """How long a statement waits for one lock. A takeover waits so long for the former holder's open transaction."""
 
-    transaction_idle_seconds: float = Field(default=30.0, gt=0)
+    transaction_idle_seconds: float = Field(default=30.0, gt=0, le=_SECONDS_MAX)
     """How long a transaction may stay open between two statements before the server ends it.
 
     A holder that is stopped inside a transaction delays its successor by at most its TTL and this.

@@ -53,6 +53,7 @@ _STATES: Final[dict[str, Told]] = {
     "42703": (SchemaError, "a column of the schema is missing"),
     "42883": (SchemaError, "a function is missing"),
     "42P01": (SchemaError, "a table of the schema is missing"),
+    "42P07": (SchemaError, "the schema has a table that is not the store's: give the store a schema of its own"),
     "42P05": (StoreUnavailableError, "the server knows a statement that was prepared anew"),
     "55000": (StoreUnavailableError, "the server is in recovery"),
     "55P03": (LockTimeoutError, "the time for a lock ran out"),

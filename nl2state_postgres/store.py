@@ -15,7 +15,7 @@ import psycopg_pool
 from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
-from nl2state.scope import TenantScope
+from nl2state.scope import TenantScope, scope_uuid
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state.waiting import Queues
@@ -203,13 +203,13 @@ class PostgresStore:
         `checkout_timeout_seconds`, `epoch`, and `transaction_pooler`, which says that the pool leads through one. Each
         of its sessions has to be READ COMMITTED by default, and to bound its waits (lock_timeout, statement_timeout,
         idle_in_transaction_session_timeout): `ConnectionPool(..., configure=session_settings())` sees to it, or the
-        role's own settings. Held leases are renewed on one connection more, which the store makes as the pool would.
+        role's own settings. Held leases are renewed on one connection more, which the store makes as the pool would,
+        and sets up as its own; behind a transaction pooler, it is not set up.
 
         Raises SchemaError, StoreUnavailableError, StoreTimeoutError, InvalidInputError; UsageError for sessions of a
         lent pool that do not fit.
         """
-        if (dsn is None) is (pool is None):
-            raise InvalidInputError("a DSN or a pool is needed, and not both", field="dsn")
+        _check_options(dsn, pool, settings, limits)
         # a session to a primary knows its epoch; through these, one connection may lead to one server after another
         reads_epoch = settings.epoch is None and (pool is not None or settings.transaction_pooler)
         catalog = Catalog.load(schema=schema, clock=settings.clock, reads_epoch=reads_epoch)
@@ -242,8 +242,9 @@ class PostgresStore:
 
     def tenant(self, scope: TenantScope) -> PostgresTenant:
         """Return the tenant of a scope. It is light: make one where it is needed."""
-        binding = self._binding(scope.uuid, self._database)
-        renewals = PostgresLeases(self._binding(scope.uuid, self._beating))
+        uuid = scope_uuid(scope)
+        binding = self._binding(uuid, self._database)
+        renewals = PostgresLeases(self._binding(uuid, self._beating))
         return PostgresTenant(binding, self._database, self._heartbeat, renewals)
 
     def close(self) -> None:
@@ -264,3 +265,14 @@ class PostgresStore:
         return PostgresBinding(
             scope=scope, session=database, limits=self._limits, monotonic=self._monotonic, queues=self._queues
         )
+
+
+def _check_options(dsn: object, pool: object, settings: object, limits: object) -> None:
+    if (dsn is None) is (pool is None):
+        raise InvalidInputError("a DSN or a pool is needed, and not both", field="dsn")
+    if pool is not None and not isinstance(pool, psycopg_pool.ConnectionPool):
+        raise InvalidInputError("pool is not a psycopg_pool.ConnectionPool", field="pool")
+    if not isinstance(settings, Settings):
+        raise InvalidInputError("settings is not a nl2state_postgres.Settings", field="settings")
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidInputError("limits is not a nl2state.Limits", field="limits")

@@ -143,6 +143,13 @@ class TestBadInput:
             assert tx.states.require(p.record).revision == 1
         assert p.snapshot() == before
 
+    def test_a_tenant_is_named_by_a_scope_and_by_nothing_else(self, harness: Harness) -> None:
+        for scope in [None, UUID(int=1), *_NO_STRINGS, PLANTED]:
+            with pytest.raises(InvalidInputError) as refused:
+                harness.clients[0].tenant(scope)  # type: ignore[arg-type]  # which is the point
+            assert refused.value.field == "scope"
+            assert leaks(refused.value, PLANTED) == []
+
     def test_one_of_two_arguments_that_exclude_each_other_is_needed(self, harness: Harness) -> None:
         keys, p = harness.tenant().idempotency, prepare(harness)
         digest = f"sha256:{'0' * 64}"

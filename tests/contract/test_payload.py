@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from nl2state import CorruptError, InvalidInputError, Json, Limits, PayloadError, Value, fingerprint
@@ -87,6 +89,13 @@ def test_what_is_no_value_is_refused_by_the_name_of_its_field(value: Value) -> N
     assert refused.value.field == "outcome"
     assert isinstance(refused.value, ValueError)
     assert refused.value.__context__ is None
+
+
+def test_a_refusal_says_which_type_or_which_credential_s_name_it_met() -> None:
+    with pytest.raises(PayloadError, match=r"not JSON: datetime, tuple$"):
+        encode([(1,), datetime.now(UTC)], _LIMITS)  # type: ignore[list-item]  # which is the point
+    with pytest.raises(PayloadError, match=r"a credential: apikey$"):
+        encode({"x": [{"API-Key": "k"}]}, _LIMITS)
 
 
 def test_a_value_that_holds_one_list_many_times_is_refused_soon() -> None:

@@ -299,6 +299,46 @@ store.close()
     assert ran.stdout == "4 1\n", ran.stderr
 
 
+def test_a_transaction_is_not_used_over_a_fork(harness: PostgresHarness) -> None:
+    """A child neither commits nor undoes what its parent does on that connection, however it leaves the block."""
+    code = """
+import contextlib, os, sys
+from nl2state import TenantScope, UsageError
+from nl2state_postgres import PostgresStore
+store = PostgresStore.open(sys.argv[1], schema=sys.argv[2])
+tenant = store.tenant(TenantScope.local())
+def by_its_end(tx): pass
+def by_raising(tx): raise LookupError
+def by_a_call(tx): tx.states.get("s")
+def by_a_savepoint(tx): tx.transaction().__enter__()
+told = []
+for number, leave in enumerate([by_its_end, by_raising, by_a_call, by_a_savepoint]):
+    for nested in False, True:
+        parent, name = os.getpid(), f"{number}-{nested}"
+        try:
+            with tenant.transaction() as tx, tx.transaction() if nested else contextlib.nullcontext():
+                tx.states.create(name, 1)
+                child = os.fork()
+                if not child:
+                    leave(tx)
+                else:
+                    told.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                    tx.states.update(name, 2, expected_revision=1)
+        except UsageError as error:
+            os._exit(3 if "fork" in str(error) else 4)
+        except LookupError:
+            os._exit(5)
+        if os.getpid() != parent:
+            os._exit(6)
+        told.append(tenant.states.require(name).revision)
+print(told)
+store.close()
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code, harness.dsn, harness.schema]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == f"{[3, 2, 3, 2, 5, 2, 5, 2, 3, 2, 3, 2, 3, 2, 3, 2]}\n", ran.stderr
+
+
 def test_a_heartbeat_is_never_behind_a_busy_pool(harness: PostgresHarness) -> None:
     settings = harness.settings.model_copy(update={"connections_max": 1})
     with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:

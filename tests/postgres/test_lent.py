@@ -10,6 +10,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
+from pydantic import ValidationError
 
 from nl2state import InvalidInputError, StoreTimeoutError, StoreUnavailableError, TenantScope, UsageError
 from nl2state.testing.harness import until
@@ -273,3 +274,22 @@ def test_no_session_behind_a_pooler_is_set_up_for_a_pool_that_is_lent(
         with _beside(store).connection() as connection:
             changed = connection.execute("SELECT name FROM pg_settings WHERE source = 'session'").fetchall()
             assert {row["name"] for row in changed} <= {"client_encoding"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"pool": "dsn"}, {"dsn": "", "settings": {"connections_max": 2}}, {"dsn": "", "limits": {"page_size_max": 100}}],
+    ids=str,
+)
+def test_an_option_of_the_wrong_kind_is_refused_by_its_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        PostgresStore.open(**options)
+    assert refused.value.field == [*options][-1]
+
+
+@pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf"), 1e9])
+def test_a_bound_that_no_session_can_have_is_refused(seconds: float) -> None:
+    for name in Settings.model_fields:
+        if name.endswith("_seconds"):
+            with pytest.raises(ValidationError):
+                Settings.model_validate({name: seconds})

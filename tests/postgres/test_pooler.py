@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+import psycopg_pool
 import pytest
 
 from nl2state import (
@@ -132,26 +133,43 @@ def test_every_call_is_right_over_two_backends_that_many_threads_share(pooled: _
 def test_nothing_that_is_set_in_a_session_is_relied_on_or_left_there(pooled: _Pooled) -> None:
     """Case 35: what one client sets would be another's; the role's settings hold on each backend, before and after."""
     with pooled.open() as store:
-        tenant = store.tenant(TenantScope.local())
-        assert together(_THREADS, lambda n: tenant.states.create(f"s{n}", n).revision) == [1] * _THREADS
-        with tenant.hold("r", owner="a") as held, held.transaction() as tx:
+        _hold_and_look(pooled, store)
+
+
+def test_a_pool_that_is_lent_leaves_nothing_in_a_session_either(pooled: _Pooled) -> None:
+    """Case 35: the heartbeat's own connection leads through the pooler as well."""
+    with (
+        psycopg_pool.ConnectionPool(pooled.dsn, kwargs={"prepare_threshold": None}, max_size=_THREADS) as pool,
+        PostgresStore.open(pool=pool, schema=pooled.schema, settings=_SETTINGS) as store,
+    ):
+        _hold_and_look(pooled, store)
+
+
+def _hold_and_look(pooled: _Pooled, store: PostgresStore) -> None:
+    """Write, hold a lease until it was renewed, and look at what that left on both backends."""
+    tenant = store.tenant(TenantScope.local())
+    assert together(_THREADS, lambda n: tenant.states.create(f"s{n}", n).revision) == [1] * _THREADS
+    with tenant.hold("r", owner="a", ttl_seconds=1.5) as held:
+        before = held.lease
+        with held.transaction() as tx:
             tx.states.create("held", 1)
-        inside = threading.Barrier(_SERVER_CONNECTIONS)
+        until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
+    inside = threading.Barrier(_SERVER_CONNECTIONS)
 
-        def look(_: int) -> tuple[int, set[str], set[tuple[str, str]], int]:
-            """Read a backend's settings, in a transaction that keeps it while another one reads the other's."""
-            with psycopg.connect(pooled.dsn, prepare_threshold=None) as client:
-                client.execute("SELECT 1")
-                inside.wait(20)
-                pid = client.execute("SELECT pg_backend_pid()").fetchone() or (0,)
-                changed = client.execute("SELECT name FROM pg_settings WHERE source = 'session'").fetchall()
-                names = "SELECT name, setting FROM pg_settings WHERE name IN ('enable_seqscan', 'synchronous_commit')"
-                ours = set(client.execute(names).fetchall())
-                prepared = client.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() or (-1,)
-                inside.wait(20)
-                return pid[0], {name for (name,) in changed} - _POOLER_S_OWN, ours, prepared[0]
+    def look(_: int) -> tuple[int, set[str], set[tuple[str, str]], int]:
+        """Read a backend's settings, in a transaction that keeps it while another one reads the other's."""
+        with psycopg.connect(pooled.dsn, prepare_threshold=None) as client:
+            client.execute("SELECT 1")
+            inside.wait(20)
+            pid = client.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+            changed = client.execute("SELECT name FROM pg_settings WHERE source = 'session'").fetchall()
+            names = "SELECT name, setting FROM pg_settings WHERE name IN ('enable_seqscan', 'synchronous_commit')"
+            ours = set(client.execute(names).fetchall())
+            prepared = client.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() or (-1,)
+            inside.wait(20)
+            return pid[0], {name for (name,) in changed} - _POOLER_S_OWN, ours, prepared[0]
 
-        looks = together(_SERVER_CONNECTIONS, look)
+    looks = together(_SERVER_CONNECTIONS, look)
     seen = [look for look in looks if isinstance(look, tuple)]
     assert len({pid for pid, *_ in seen}) == _SERVER_CONNECTIONS, looks
     for _, changed, ours, prepared in seen:

@@ -112,6 +112,16 @@ def test_a_migration_that_was_edited_is_refused(dsn: str, schema: str) -> None:
         PostgresStore.open(dsn, schema=schema)
 
 
+def test_a_schema_with_a_table_of_somebody_else_s_is_refused_untouched(dsn: str, schema: str) -> None:
+    with connect(dsn) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(f"CREATE TABLE {schema}.keys (id integer)")
+        with pytest.raises(SchemaError, match="not the store's"):
+            PostgresStore.open(dsn, schema=schema)
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema]).fetchall()
+        assert tables == [("keys",)]
+
+
 def test_a_role_that_may_not_migrate_is_told_the_command_and_one_that_may_write_runs(dsn: str, schema: str) -> None:
     role = f"role_{uuid.uuid4().hex}"
     theirs = psycopg.conninfo.make_conninfo(dsn, user=role)

@@ -38,6 +38,7 @@ EXPECTED = {
     "40P01": StoreUnavailableError,
     "42501": SchemaError,
     "42P01": SchemaError,
+    "42P07": SchemaError,
     "42601": StoreError,
     "53100": StoreUnavailableError,
     "53300": StoreUnavailableError,
