@@ -7,12 +7,13 @@ from typing import TypeAlias
 
 import pytest
 
+from nl2state.errors import FencingRejectedError
 from nl2state.idempotency import Attempt, ReserveOptions
 from nl2state.leases import Fence
 from nl2state.payload import Value
 from nl2state.states import ANY_REVISION, NEVER, Lifecycle, StateRecord
 from nl2state.store import Tenant
-from nl2state.testing.calls import told
+from nl2state.testing.calls import CALLS, PublicCall, prepare, told
 from nl2state.testing.harness import Harness
 
 __all__ = ["Step", "TestGuardedWrites"]
@@ -119,10 +120,10 @@ class TestGuardedWrites:
                 "abandon another's": lambda t, f: t.idempotency.abandon(late, fence=f),
                 "forget nothing": lambda t, f: t.idempotency.forget("nothing", fence=f),
                 end: ends[end],
-                "look": lambda t, f: t.idempotency.get("k"),
+                "look": lambda t, _: t.idempotency.get("k"),
                 "complete what is over": ends["complete"],
                 "abandon what is over": ends["abandon"],
-                "reserve again": lambda t, f: told(lambda: t.idempotency.reserve("k", **_KEYS)),
+                "reserve again": lambda t, _: told(lambda: t.idempotency.reserve("k", **_KEYS)),
             }
 
         of_the_plain, of_the_guarded = (steps(attempt) for attempt in attempts)
@@ -134,6 +135,22 @@ class TestGuardedWrites:
         harness.advance(601)
         for tenant in (plain, guarded):
             assert not tenant.idempotency.reserve("k", **_KEYS).completed
+
+    @pytest.mark.parametrize("call", [c for c in CALLS if "fence" in c.parameters and c.noun != "leases"], ids=str)
+    def test_a_grant_that_ran_out_guards_nothing_though_nobody_took_it(
+        self, harness: Harness, call: PublicCall
+    ) -> None:
+        p = prepare(harness)
+        short = p.tenant.leases.acquire("short", owner="a", ttl_seconds=60).fence
+        harness.advance(61)
+        before = p.snapshot()
+        with pytest.raises(FencingRejectedError):
+            if call.noun == "tenant":
+                with p.tenant.transaction(fence=short) as tx:
+                    tx.states.put(p.record, "late")
+            else:
+                call.run(p, fence=short)
+        assert p.snapshot() == before
 
 
 def _told(tenant: Tenant, step: Step, fence: Fence | None) -> object:
