@@ -121,6 +121,17 @@ class TestHolding:
             until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
             assert not held.released
 
+    def test_a_release_that_is_open_keeps_no_other_lease_from_being_renewed(self, harness: Harness) -> None:
+        """The renewal of the one waits for it, and is given up soon: there is one heartbeat for all."""
+        tenant = harness.tenant()
+        with tenant.hold("r", owner="a", ttl_seconds=3) as one, tenant.hold("q", owner="a", ttl_seconds=3) as two:
+            with one.transaction() as tx:
+                one.release(tx)
+                before = two.lease
+                until(lambda: two.lease.expires_at > before.expires_at or two.lost, "a renewal of the other")
+                assert not two.lost
+            assert one.released
+
     def test_it_is_not_released_beside_its_own_transaction(self, harness: Harness) -> None:
         with harness.tenant().hold("r", owner="a") as held, held.transaction() as tx:
             tx.states.create("s", 1)

@@ -320,3 +320,12 @@ def test_a_revocation_leaves_a_grant_that_came_between_its_halves(
     assert mine.revoke("r")
     assert taken[0].fence.token > old.fence.token
     assert theirs.renew(taken[0].fence).fence == taken[0].fence
+
+
+def test_tokens_and_attempts_begin_in_the_epoch_of_the_settings() -> None:
+    """P5 and P7: data that is loaded into another store goes on above all that the former one gave."""
+    with MemoryStore(settings=Settings(epoch=7)) as store:
+        tenant = store.tenant(TenantScope.local())
+        attempt = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60).attempt
+        for number in (tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence.token, attempt.number):
+            assert number >> 41 == 7
