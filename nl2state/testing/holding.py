@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from nl2state.errors import FencingRejectedError, LeaseBusyError, UsageError
-from nl2state.testing.harness import Harness, start, until
+from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError, UsageError
+from nl2state.testing.harness import Capability, Harness, start, until
 
 __all__ = ["TestHolding"]
 
@@ -77,6 +77,24 @@ class TestHolding:
     def test_a_lost_lease_is_told_when_the_block_ends(self, harness: Harness) -> None:
         with pytest.raises(FencingRejectedError), harness.tenant().hold("r", owner="a"):
             harness.tenant(client=1).leases.revoke("r")
+
+    @pytest.mark.needs(Capability.SHORT_BOUNDS)
+    def test_a_lease_whose_release_failed_is_renewed_no_more(self, harness: Harness) -> None:
+        """P13: it runs out, or nobody would ever have it again."""
+        tenant = harness.tenant_of(harness.bounded(lock_seconds=0.15))
+        with harness.tenant().transaction() as tx:
+            with pytest.raises(StoreTimeoutError), tenant.hold("r", owner="a", ttl_seconds=600) as held:
+                tx.states.create("s", 1, fence=held.fence)  # which the release waits for
+                granted = held.lease
+            with tenant.hold("beside", owner="a", ttl_seconds=600) as beside:
+                for number in range(2):  # in the second round, the first one is over
+                    before = beside.lease
+                    harness.advance_clients(201)
+                    with tenant.hold(f"nudge {number}", owner="a", ttl_seconds=600):  # which has the heartbeat look
+                        until(lambda: beside.lease is not before, "a renewal")  # noqa: B023  # it ends within the round
+        record = harness.tenant().leases.inspect("r")
+        assert record is not None
+        assert record.expires_at == granted.expires_at
 
     def test_neither_the_body_s_error_nor_the_failed_release_hides_the_other(self, harness: Harness) -> None:
         with pytest.raises(LookupError) as raised, harness.tenant().hold("r", owner="a"):
