@@ -118,8 +118,7 @@ class MemoryIdempotency(IdempotencyStore):
         self._binding.checked_attempt(attempt)
         with self._binding.session.call() as unit:
             guard(unit, self._binding, fence)
-            row, at = self._lock(unit, attempt), self._database.clock()
-            row = replace(row, claim_until=at, expires_at=at)
+            row = self._lock(unit, attempt).emptied(self._database.clock())
             unit.write(self._database.keys, self._binding.name(attempt.key), row)
 
     def get(self, key: str) -> IdempotencyRecord | None:

@@ -89,8 +89,19 @@ class KeyRow:
         return self.attempt == number and self.completed_at is None and ends_at > at
 
     def emptied(self, at: datetime) -> KeyRow:
-        """Return what is left of a key that is forgotten."""
-        return replace(self, completed_at=None, outcome=None, outcome_fingerprint=None, claim_until=at, expires_at=at)
+        """Return what is left of a key that is forgotten, or whose attempt is abandoned.
+
+        The number rises too: by the expiry alone, a clock that steps back would bring the attempt to life again.
+        """
+        return replace(
+            self,
+            attempt=self.attempt + 1,
+            completed_at=None,
+            outcome=None,
+            outcome_fingerprint=None,
+            claim_until=at,
+            expires_at=at,
+        )
 
     def is_free(self, fingerprint: bytes, at: datetime) -> bool:
         """Whether the key can be reserved anew: it expired, or its attempt ran out and the request is the same."""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
@@ -154,15 +155,8 @@ class Catalog:
 
         `reads_epoch` says that each grant reads the epoch of its token itself, since no session knows it.
         """
-        folder = resources.files("nl2state_postgres") / "sql"
-        files = sorted(
-            (entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name
-        )
-        texts = {entry.name: entry.read_text(encoding="utf-8") for entry in files}
-        catalog = cls(texts, schema=schema, clock=clock)
-        if not reads_epoch:
-            return catalog
-        return cls(texts, schema=schema, clock=clock, epoch=f"({catalog['read_epoch'].sql})")
+        quote_schema(schema)  # refuses what is no name, and could be no key of the cache
+        return _loaded(schema, clock, reads_epoch)
 
     def __getitem__(self, name: str) -> Statement:
         return self._statements[name]
@@ -207,6 +201,18 @@ class Catalog:
             read_back=lost and lost["read_back"],
             sent_again=lost is not None and lost["again"] is not None,
         )
+
+
+@lru_cache(maxsize=16)
+def _loaded(schema: str, clock: str, reads_epoch: bool) -> Catalog:
+    """Compile this package's statements. A catalog never changes, so all stores of one schema share it."""
+    folder = resources.files("nl2state_postgres") / "sql"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in files}
+    catalog = Catalog(texts, schema=schema, clock=clock)
+    if not reads_epoch:
+        return catalog
+    return Catalog(texts, schema=schema, clock=clock, epoch=f"({catalog['read_epoch'].sql})")
 
 
 def quote_schema(schema: str) -> str:

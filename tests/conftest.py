@@ -28,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the server that this run started."""
+    """Stop the server that this run started. A worker drops what it left there: the server may be one that goes on."""
+    if servers.DSN_VARIABLE in os.environ:
+        servers.drop_left(os.environ[servers.DSN_VARIABLE])
     _run.close()
 
 
@@ -60,7 +62,8 @@ def postgres(dsn: str) -> Iterator[servers.PostgresHarness]:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def harness(request: pytest.FixtureRequest) -> Harness:
-    """Return an empty store of each backend that this suite runs on."""
-    made: Harness = request.getfixturevalue(request.param)
-    return made
+def harness(request: pytest.FixtureRequest, dsn: str) -> Iterator[Harness]:
+    """Yield an empty store of each backend that this suite runs on."""
+    made: Harness = MemoryHarness() if request.param == "memory" else servers.ReusedHarness(dsn)
+    yield made
+    made.close()

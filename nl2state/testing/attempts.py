@@ -92,6 +92,44 @@ class TestRenewedAttempts:
                 keys.renew(attempt, ttl_seconds=ttl_seconds)
         assert keys.get("k") == before
 
+    @pytest.mark.parametrize("end", ["abandoned", "forgotten"])
+    def test_an_attempt_that_was_ended_stays_ended_though_the_clock_steps_back(
+        self, harness: Harness, end: str
+    ) -> None:
+        """By the clock alone, its time would come again."""
+        tenant, keys = harness.tenant(), harness.tenant().idempotency
+        attempt = _reserve(tenant, result_ttl_seconds=_DAY).attempt
+        harness.advance(30)
+        if end == "abandoned":
+            keys.abandon(attempt)
+        else:
+            assert keys.forget("k")
+        harness.advance(-20)
+        for late in (
+            lambda: keys.renew(attempt),
+            lambda: keys.complete(attempt, "late"),
+            lambda: keys.abandon(attempt),
+        ):
+            with pytest.raises(FencingRejectedError):
+                late()
+        with tenant.transaction() as tx, pytest.raises(FencingRejectedError):
+            tx.idempotency.complete(attempt, "late")
+        harness.advance(20)
+        assert _reserve(harness.tenant(client=1)).attempt.number > attempt.number
+
+    def test_an_outcome_that_was_forgotten_stays_so_though_the_clock_steps_back(self, harness: Harness) -> None:
+        keys = harness.tenant().idempotency
+        for outcome in ({"outcome": "kept"}, {"outcome_fingerprint": _DIGEST}):
+            options: dict[str, Any] = outcome
+            keys.complete(_reserve(harness.tenant()).attempt, **options)
+            assert keys.forget("k")
+            harness.advance(-20)
+            record = keys.get("k")
+            assert record is None or (record.completed_at, record.outcome, record.outcome_fingerprint) == (None,) * 3
+            with suppress(AttemptInFlightError):  # what is told until the clock is there again
+                assert not _reserve(harness.tenant(client=1)).completed
+            harness.advance(100)
+
     def test_another_tenant_s_attempt_is_not_renewed(self, harness: Harness) -> None:
         attempt = _reserve(harness.tenant("one")).attempt
         with pytest.raises(FencingRejectedError):

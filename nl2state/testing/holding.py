@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from nl2state.errors import FencingRejectedError, LeaseBusyError, UsageError
-from nl2state.testing.harness import Harness, start, until
+from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError, UsageError
+from nl2state.testing.harness import Capability, Harness, start, until
 
 __all__ = ["TestHolding"]
 
@@ -78,6 +78,24 @@ class TestHolding:
         with pytest.raises(FencingRejectedError), harness.tenant().hold("r", owner="a"):
             harness.tenant(client=1).leases.revoke("r")
 
+    @pytest.mark.needs(Capability.SHORT_BOUNDS)
+    def test_a_lease_whose_release_failed_is_renewed_no_more(self, harness: Harness) -> None:
+        """P13: it runs out, or nobody would ever have it again."""
+        tenant = harness.tenant_of(harness.bounded(lock_seconds=0.15))
+        with harness.tenant().transaction() as tx:
+            with pytest.raises(StoreTimeoutError), tenant.hold("r", owner="a", ttl_seconds=600) as held:
+                tx.states.create("s", 1, fence=held.fence)  # which the release waits for
+                granted = held.lease
+            with tenant.hold("beside", owner="a", ttl_seconds=600) as beside:
+                for number in range(2):  # in the second round, the first one is over
+                    before = beside.lease
+                    harness.advance_clients(201)
+                    with tenant.hold(f"nudge {number}", owner="a", ttl_seconds=600):  # which has the heartbeat look
+                        until(lambda: beside.lease is not before, "a renewal")  # noqa: B023  # it ends within the round
+        record = harness.tenant().leases.inspect("r")
+        assert record is not None
+        assert record.expires_at == granted.expires_at
+
     def test_neither_the_body_s_error_nor_the_failed_release_hides_the_other(self, harness: Harness) -> None:
         with pytest.raises(LookupError) as raised, harness.tenant().hold("r", owner="a"):
             harness.tenant(client=1).leases.revoke("r")
@@ -120,6 +138,17 @@ class TestHolding:
             before = held.lease
             until(lambda: held.lease.expires_at > before.expires_at, "a renewal")
             assert not held.released
+
+    def test_a_release_that_is_open_keeps_no_other_lease_from_being_renewed(self, harness: Harness) -> None:
+        """The renewal of the one waits for it, and is given up soon: there is one heartbeat for all."""
+        tenant = harness.tenant()
+        with tenant.hold("r", owner="a", ttl_seconds=3) as one, tenant.hold("q", owner="a", ttl_seconds=3) as two:
+            with one.transaction() as tx:
+                one.release(tx)
+                before = two.lease
+                until(lambda: two.lease.expires_at > before.expires_at or two.lost, "a renewal of the other")
+                assert not two.lost
+            assert one.released
 
     def test_it_is_not_released_beside_its_own_transaction(self, harness: Harness) -> None:
         with harness.tenant().hold("r", owner="a") as held, held.transaction() as tx:

@@ -9,7 +9,7 @@ import pytest
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, InvalidInputError, KeyConflictError
 from nl2state.idempotency import Attempt, Reservation, ReserveOptions
 from nl2state.payload import Value, fingerprint
-from nl2state.store import Tenant
+from nl2state.store import Tenant, Transaction
 from nl2state.testing.harness import Harness, start, start_waiting, together, until
 from nl2state.toolkit.idempotent import run_once, run_once_in_transaction
 
@@ -321,6 +321,19 @@ class TestRunOnce:
             run_once_in_transaction(tenant, "k", lambda tx: tx.states.create("s", 1).revision // 0, **_OPTIONS)
         assert tenant.states.get("s") is None
         assert run_once_in_transaction(tenant, "k", lambda tx: tx.states.create("s", 1).revision, **_OPTIONS) == 1
+
+    def test_work_in_a_transaction_that_was_superseded_leaves_nothing(self, harness: Harness) -> None:
+        """Its outcome is kept by the same commit, or what it wrote is not there either."""
+
+        def slow(tx: Transaction) -> Value:
+            tx.states.create("s", "late")
+            harness.advance(61)
+            _reserve(harness.tenant(client=1))
+            return "late"
+
+        with pytest.raises(FencingRejectedError):
+            run_once_in_transaction(harness.tenant(), "k", slow, **_OPTIONS)
+        assert harness.tenant().states.get("s") is None
 
 
 def _reserve(

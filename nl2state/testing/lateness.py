@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 import pytest
 
 from nl2state.errors import FencingRejectedError, LeaseBusyError
 from nl2state.leases import Fence
 from nl2state.states import ANY_REVISION
+from nl2state.store import Transaction
+from nl2state.testing.calls import Prepared, prepare
 from nl2state.testing.harness import Harness, start, start_waiting, until
 
-__all__ = ["TestLateEnds", "TestLateHolders", "TestLateWaiters"]
+__all__ = ["End", "TestLateEnds", "TestLateHolders", "TestLateWaiters", "TestOpenWrites", "Write"]
 
 _DAY = 86_400.0
+
+Write: TypeAlias = Callable[[Transaction, Prepared], object]
+"""A write of a transaction's that is fenced."""
+
+End: TypeAlias = Callable[[Harness, Fence], object]
+"""What ends a grant, by another client."""
+
+_WRITES: dict[str, Write] = {
+    "create": lambda tx, p: tx.states.create(p.absent, "open"),
+    "update": lambda tx, p: tx.states.update(p.record, "open", expected_revision=1),
+    "put": lambda tx, p: tx.states.put(p.record, "open"),
+    "delete": lambda tx, p: tx.states.delete(p.record, expected_revision=1),
+    "complete": lambda tx, p: tx.idempotency.complete(p.attempt, "open"),
+    "abandon": lambda tx, p: tx.idempotency.abandon(p.attempt),
+    "forget": lambda tx, p: tx.idempotency.forget(p.done),
+}
+
+
+def _take_over(harness: Harness, fence: Fence) -> object:
+    harness.advance(601)
+    taken = harness.tenant(client=1).leases.acquire(fence.resource, owner="b", ttl_seconds=60)
+    harness.advance(-601)  # nothing but the lease is to have run out
+    return taken
+
+
+_ENDS: dict[str, End] = {
+    "takeover": _take_over,
+    "release": lambda harness, fence: harness.tenant(client=1).leases.release(fence),
+    "revocation": lambda harness, fence: harness.tenant(client=1).leases.revoke(fence.resource),
+}
 
 
 class TestLateHolders:
@@ -97,6 +131,27 @@ class TestLateHolders:
             assert other.leases.renew(fence).fence == fence
 
 
+class TestOpenWrites:
+    """P6: whatever a fenced call writes, no end of its grant returns before that is committed, or undone."""
+
+    @pytest.mark.parametrize("end", _ENDS.values(), ids=_ENDS.keys())
+    @pytest.mark.parametrize("write", _WRITES.values(), ids=_WRITES.keys())
+    def test_no_end_of_a_grant_returns_before_an_open_write_of_it(
+        self, harness: Harness, write: Write, end: End
+    ) -> None:
+        p = prepare(harness)
+        before = p.snapshot()
+        with pytest.raises(LookupError), p.tenant.transaction(fence=p.fence) as tx:
+            write(tx, p)
+            ending = start_waiting(harness, lambda: end(harness, p.fence))
+            raise LookupError
+        ending.result()
+        states, _, keys = p.snapshot()
+        assert (states, keys) == (before[0], before[2])
+        with pytest.raises(FencingRejectedError), p.tenant.transaction(fence=p.fence) as tx:
+            write(tx, p)
+
+
 class TestLateWaiters:
     """P4: a lease is not handed out when it is over, however long the call waited for it."""
 
@@ -156,6 +211,25 @@ class TestLateEnds:
         else:
             second.result()
         assert other.leases.inspect("r") is None
+
+    @pytest.mark.parametrize("end", ["commit", "roll back"])
+    def test_a_renewal_behind_a_release_looks_again(self, harness: Harness, end: str) -> None:
+        """Or a lease that was given back would be held by nobody, and by its former holder too."""
+        tenant, other = harness.tenant(), harness.tenant(client=1)
+        fence = _hold(harness)
+        with suppress(LookupError), tenant.transaction() as tx:
+            tx.leases.release(fence)
+            renewal = start_waiting(harness, lambda: other.leases.renew(fence))
+            if end == "roll back":
+                raise LookupError
+        if end == "commit":
+            with pytest.raises(FencingRejectedError):
+                renewal.result()
+            assert other.leases.inspect("r") is None
+            assert not other.leases.acquire("r", owner="b", ttl_seconds=60).taken_over
+        else:
+            assert renewal.result().fence == fence
+            assert other.leases.renew(fence).fence == fence
 
     @pytest.mark.parametrize("end", ["commit", "roll back"])
     def test_a_revocation_behind_a_release_looks_again(self, harness: Harness, end: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from nl2state.errors import FencingRejectedError, InvalidInputError, LeaseBusyEr
 from nl2state.leases import Fence, Lease
 from nl2state.states import ANY_REVISION
 from nl2state.store import Tenant
+from nl2state.testing.calls import CALLS, PublicCall, prepare
 from nl2state.testing.harness import Harness, start, start_waiting, together, until
 
 __all__ = ["TestExclusion", "TestFencedCommit"]
@@ -123,6 +125,17 @@ class TestExclusion:
         longer = leases.renew(lease.fence, ttl_seconds=600)
         assert (longer.expires_at - renewed.expires_at).total_seconds() == pytest.approx(540, abs=1)
         assert leases.renew(lease.fence).ttl_seconds == 60
+
+    def test_a_renewal_s_deadline_is_of_the_life_that_was_asked_for(self, harness: Harness) -> None:
+        """A holder that renewed for a shorter time than its own is not to think that it has that."""
+        leases = harness.tenant().leases
+        for ttl_seconds, later in ((20, 10), (600, 590), (None, 50)):
+            lease = leases.acquire(f"r{later}", owner="a", ttl_seconds=60)
+            harness.advance_clients(50)
+            harness.advance(50)
+            renewed = leases.renew(lease.fence, ttl_seconds=ttl_seconds)
+            assert renewed.deadline - lease.deadline == pytest.approx(later, abs=5)
+            assert (renewed.expires_at - lease.expires_at).total_seconds() == pytest.approx(later, abs=5)
 
     def test_leases_of_other_resources_and_scopes_are_others(self, harness: Harness) -> None:
         one = harness.tenant("one").leases.acquire("r", owner="a", ttl_seconds=60)
@@ -298,6 +311,27 @@ class TestFencedCommit:
         with pytest.raises(TypeError):
             Fence("r", "a")  # type: ignore[call-arg]  # as above
         assert harness.tenant().states.require("s").value == "first"
+
+    @pytest.mark.parametrize("call", [call for call in CALLS if "fence" in call.parameters], ids=str)
+    def test_every_call_compares_all_of_a_fence(self, harness: Harness, call: PublicCall) -> None:
+        """Case 19: its resource, its owner and its token, each of which another grant may share."""
+        p = prepare(harness)
+        other = p.tenant.leases.acquire("another", owner="b", ttl_seconds=600).fence
+        before = p.snapshot()
+        for forged in (
+            replace(p.fence, token=p.fence.token + 1),
+            replace(p.fence, token=p.fence.token - 1),
+            replace(p.fence, owner=other.owner),
+            replace(p.fence, resource=other.resource),
+            replace(p.fence, resource=p.absent),
+        ):
+            with pytest.raises(FencingRejectedError):
+                if call.noun == "tenant":
+                    with p.tenant.transaction(fence=forged) as tx:
+                        tx.states.put(p.record, "forged")
+                else:
+                    call.run(p, fence=forged)
+        assert p.snapshot() == before
 
 
 class _RolledBack(Exception):  # noqa: N818  # it says what is to happen

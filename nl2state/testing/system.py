@@ -52,6 +52,19 @@ class TestRetention:
             page = system.retain(limit=4, after=page.after)
         assert [*removed, page.idempotency] == [0, 0, 1]
 
+    def test_every_scope_is_reached_however_many_there_are(self, harness: Harness) -> None:
+        """A call looks at a bounded number of them, and says where the next one goes on."""
+        for number in range(103):
+            keys = harness.tenant(f"tenant {number}").idempotency
+            keys.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60)
+        harness.advance(_DAY + 61)
+        system = harness.clients[0].system
+        pages = [system.retain()]
+        while pages[-1].after is not None:
+            pages.append(system.retain(after=pages[-1].after))
+        assert sum(page.idempotency for page in pages) == 103
+        assert len(pages) < 110
+
     def test_a_row_that_is_locked_is_left_for_another_time(self, harness: Harness) -> None:
         tenant, system = harness.tenant(), harness.client(1).system
         attempt = tenant.idempotency.reserve(

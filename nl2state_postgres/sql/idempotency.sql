@@ -1,6 +1,7 @@
 -- A row can be reserved anew when it expired, or when its attempt ran out uncompleted and the request is the same.
 -- Attempts are numbered as tokens are (see leases.sql), and a row is emptied and never deleted by a call: a deleted one
 -- would let reserve, forget, reserve within one millisecond give one attempt twice.
+-- What ends an attempt raises its number too: by its expiry alone, a clock that steps back would bring it to life again.
 
 -- name: reserve_key
 -- Reserves a key, or says how it stands: one that cannot be reserved anew is seen, and neither locked nor written. No row:
@@ -75,7 +76,7 @@ RETURNING k.attempt;
 -- Ends an attempt without an outcome: the key is free. Returns: one row or none.
 -- Lost: read_back_key, sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
-UPDATE {schema}.keys k SET write_id = :write_id, claim_until = t.at, expires_at = t.at FROM t
+UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at FROM t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
 
@@ -86,7 +87,7 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
      t AS MATERIALIZED (SELECT {clock} AS at)
-UPDATE {schema}.keys k SET write_id = :write_id, claim_until = t.at, expires_at = t.at FROM held, t
+UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at FROM held, t
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
 RETURNING k.attempt;
 
@@ -96,7 +97,7 @@ RETURNING k.attempt;
 WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
-       write_id = :write_id, claim_until = t.at, expires_at = t.at
+       attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at
   FROM t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
 RETURNING k.attempt;
 
@@ -109,7 +110,7 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
      t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
-       write_id = :write_id, claim_until = t.at, expires_at = t.at
+       attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at
   FROM held, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
 RETURNING k.attempt;
 

@@ -74,6 +74,10 @@ class Raw(BaseModel):
     data: Any
 
 
+class Positive(BaseModel):
+    planted: int = Field(gt=0)
+
+
 @pytest.mark.parametrize("value", [Aliased(Total=1), Strict(at=datetime(2026, 1, 1, tzinfo=UTC)), Computed(total=2)])
 def test_what_a_view_writes_it_can_read(harness: Harness, value: BaseModel) -> None:
     view = harness.tenant().states.of(type(value))
@@ -88,6 +92,7 @@ def test_what_a_view_writes_it_can_read(harness: Harness, value: BaseModel) -> N
         (Order, Order.model_construct(total="planted")),
         (Raw, Raw(data=object())),
         (Raw, Raw(data=b"\xff")),
+        (Positive, Positive.model_construct(planted=-1)),
     ],
 )
 def test_what_a_view_could_not_read_it_does_not_write(harness: Harness, model: type[BaseModel], value: Any) -> None:

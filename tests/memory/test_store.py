@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from nl2state import (
     AttemptInFlightError,
     FencingRejectedError,
     InvalidInputError,
+    Lease,
     LeaseBusyError,
     NotFoundError,
     Retained,
@@ -23,6 +25,8 @@ from nl2state import (
 )
 from nl2state.testing.harness import Call, start, start_waiting, until
 from nl2state_memory import MemoryStore, Settings
+from nl2state_memory.database import Unit
+from nl2state_memory.sessions import ClientSession
 from tests.memory.harness import MemoryHarness
 
 
@@ -294,3 +298,34 @@ def test_settings_are_checked() -> None:
 
 def _lookup_error() -> None:
     raise LookupError
+
+
+def test_a_revocation_leaves_a_grant_that_came_between_its_halves(
+    memory: MemoryHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 11: what the operator saw is revoked, and not what another has taken over meanwhile."""
+    mine, theirs = memory.tenant().leases, memory.tenant(client=1).leases
+    old = mine.acquire("r", owner="a", ttl_seconds=60)
+    call = ClientSession.call
+    taken: list[Lease] = []
+
+    @contextmanager
+    def take_over_after(session: ClientSession) -> Iterator[Unit]:
+        with call(session) as unit:
+            yield unit
+        monkeypatch.undo()
+        taken.append(theirs.acquire("r", owner="b", ttl_seconds=60))
+
+    monkeypatch.setattr(ClientSession, "call", take_over_after)
+    assert mine.revoke("r")
+    assert taken[0].fence.token > old.fence.token
+    assert theirs.renew(taken[0].fence).fence == taken[0].fence
+
+
+def test_tokens_and_attempts_begin_in_the_epoch_of_the_settings() -> None:
+    """P5 and P7: data that is loaded into another store goes on above all that the former one gave."""
+    with MemoryStore(settings=Settings(epoch=7)) as store:
+        tenant = store.tenant(TenantScope.local())
+        attempt = tenant.idempotency.reserve("k", request=1, result_ttl_seconds=60, attempt_ttl_seconds=60).attempt
+        for number in (tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence.token, attempt.number):
+            assert number >> 41 == 7

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from nl2state import TenantScope
+from nl2state import Fence, Lease, TenantScope
 from nl2state.testing.harness import start_waiting
+from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.catalog import Catalog
+from nl2state_postgres.connection import Row
 from tests.races.session import Session
 from tests.servers import PostgresHarness
 
@@ -67,3 +71,24 @@ def test_a_revocation_s_second_half_that_waited_for_a_release_looks_again(harnes
     assert revocation.result() == (None if end == "COMMIT" else (token,))
     a.close()
     operator.close()
+
+
+def test_a_revocation_leaves_a_grant_that_came_between_its_halves(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 11: what the operator saw is revoked, and not what another has taken over meanwhile."""
+    mine, theirs = harness.tenant().leases, harness.tenant(client=1).leases
+    old = mine.acquire("r", owner="a", ttl_seconds=60)
+    write = PostgresBinding.write
+    taken: list[Lease] = []
+
+    def take_over_first(binding: PostgresBinding, name: str, fence: Fence | None, **values: Any) -> Row | None:
+        if name == "revoke_lease":
+            monkeypatch.undo()
+            taken.append(theirs.acquire("r", owner="b", ttl_seconds=60))
+        return write(binding, name, fence, **values)
+
+    monkeypatch.setattr(PostgresBinding, "write", take_over_first)
+    assert mine.revoke("r")
+    assert taken[0].fence.token > old.fence.token
+    assert theirs.renew(taken[0].fence).fence == taken[0].fence
