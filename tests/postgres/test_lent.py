@@ -103,6 +103,8 @@ def test_a_pool_s_sessions_have_to_bound_their_waits(
     with pytest.raises(UsageError, match="READ COMMITTED"):
         isolation = "-c default_transaction_isolation=serializable"
         _open(postgres, lend(configure=None, kwargs={"options": f"{options} {isolation}"}))
+    with pytest.raises(UsageError, match="client_encoding"):
+        _open(postgres, lend(configure=None, kwargs={"options": options, "client_encoding": "LATIN1"}))
     _open(postgres, lend(configure=None, kwargs={"options": options})).close()
 
 
