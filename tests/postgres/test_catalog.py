@@ -100,3 +100,23 @@ def test_the_server_takes_every_statement_as_it_is_declared(harness: PostgresHar
 def _with_names(sql: str, parameters: tuple[str, ...]) -> str:
     named = re.sub(r"\$(\d+)::(double precision|\w+(\[\])?)", lambda match: f":{parameters[int(match[1]) - 1]}", sql)
     return " ".join(named.split())
+
+
+def test_a_guarded_write_says_of_a_lost_answer_what_the_plain_one_says() -> None:
+    catalog = Catalog.load(schema="s", clock="now()")
+    fenced = [statement for statement in catalog if statement.name.endswith("_fenced")]
+    assert len(fenced) >= 7
+    for statement in fenced:
+        plain = catalog[statement.name.removesuffix("_fenced")]
+        assert (statement.read_back, statement.sent_again) == (plain.read_back, plain.sent_again), statement.name
+
+
+def test_each_write_of_a_call_says_what_becomes_of_a_lost_answer() -> None:
+    """Silent are the sweeps, the first half of a revocation, and what a session or a migration writes."""
+    silent = {
+        statement.name
+        for statement in Catalog.load(schema="s", clock="now()")
+        if statement.writes and statement.read_back is None and not statement.sent_again
+    }
+    sweeps = {f"sweep_{what}" for what in ("deleted_states", "ended_states", "expired_states", "keys", "leases")}
+    assert silent == sweeps | {"expire_lease", "note_migration", "note_timeline"}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
+import uuid
 from typing import Any
 
 import psycopg
 import pytest
 
 from nl2state import TenantScope, UsageError
+from nl2state.testing.harness import start, until
 from nl2state_postgres import PostgresStore
 from nl2state_postgres import store as module
 from nl2state_postgres.connection import Connection
-from nl2state_postgres.pools import OwnPool
+from nl2state_postgres.pools import OwnPool, taken
 from tests.servers import PostgresHarness
 
 SCOPE = TenantScope.local()
@@ -21,7 +25,6 @@ SCOPE = TenantScope.local()
 
 def test_what_a_service_registered_for_all_of_psycopg_is_not_used_for_ours(harness: PostgresHarness) -> None:
     """It may do so before it imports this."""
-    harness.tenant("local").states.create("s", 1)
     program = """
 import sys
 import psycopg
@@ -91,3 +94,43 @@ def test_a_store_that_cannot_be_opened_leaves_no_pool_open(
         PostgresStore.open(harness.dsn, schema=harness.schema)
     with pytest.raises(UsageError, match="closed"):
         made[0].take()
+
+
+def test_a_write_that_a_read_only_server_refused_is_sent_again_on_another_connection(harness: PostgresHarness) -> None:
+    """Case 36: the server says that it kept nothing, so that not even a creation is in doubt."""
+    settings = harness.settings.model_copy(update={"connections_max": 1})
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings) as store:
+        with taken(store._database._pool) as connection:
+            connection.command("SET default_transaction_read_only = on")
+        assert store.tenant(SCOPE).states.create("s", 1).revision == 1
+
+
+def test_a_signal_while_an_answer_is_waited_for_cancels_the_statement_and_hangs_up(harness: PostgresHarness) -> None:
+    """Nobody knows whether it ran, and the next one to use the connection would get its answer."""
+    client = harness.clients[0]
+    assert isinstance(client, PostgresStore)
+    key = uuid.uuid4().int % 2**63
+    harness.observer.execute("SELECT pg_advisory_lock(%s)", [key])
+
+    def interrupt() -> None:
+        until(lambda: harness.waiting() == 1, "it waits")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with taken(client._database._pool) as connection:
+        interrupting = start(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            connection.run(client._database.catalog["lock_migrations"], {"lock_key": key})
+        interrupting.result()
+        assert connection.closed
+    until(lambda: harness.waiting() == 0, "the server has given it up too")
+    harness.observer.execute("SELECT pg_advisory_unlock(%s)", [key])
+
+
+def test_no_encoding_of_the_dsn_is_heeded(harness: PostgresHarness) -> None:
+    """Text would be stored wrongly, without an error."""
+    dsn = psycopg.conninfo.make_conninfo(harness.dsn, client_encoding="LATIN1")
+    with PostgresStore.open(dsn, schema=harness.schema, settings=harness.settings) as client:
+        client.tenant(SCOPE).states.create("\N{LATIN SMALL LETTER A WITH DIAERESIS}", 1)
+        assert client.tenant(SCOPE).states.list_ids().items == ("\N{LATIN SMALL LETTER A WITH DIAERESIS}",)
+    row = harness.observer.execute(f"SELECT octet_length(record_id) FROM {harness.schema}.states").fetchone()
+    assert row == (2,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,12 +13,20 @@ import pytest
 from psycopg.rows import dict_row
 from pydantic import ValidationError
 
-from nl2state import InvalidInputError, StoreTimeoutError, StoreUnavailableError, TenantScope, UsageError
+from nl2state import (
+    InvalidInputError,
+    OutcomeUnknownError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    TenantScope,
+    UsageError,
+)
 from nl2state.testing.harness import until
 from nl2state_postgres import PostgresStore, Settings, session_settings
 from nl2state_postgres.borrowed import Borrowed
 from nl2state_postgres.pools import LentPool
 from tests.postgres.everything import everything
+from tests.proxy import Proxy
 from tests.servers import PostgresHarness
 
 SCOPE = TenantScope.derive("acme", pepper="the pepper of the tests")
@@ -31,7 +40,7 @@ def lend(postgres: PostgresHarness) -> Iterator[Callable[..., psycopg_pool.Conne
     def lend(**options: Any) -> psycopg_pool.ConnectionPool[Any]:
         options = {"min_size": 1, "max_size": 1, "timeout": 5, "configure": session_settings(), **options}
         kwargs = {"application_name": postgres.schema, "row_factory": dict_row, **options.pop("kwargs", {})}
-        made.append(psycopg_pool.ConnectionPool(postgres.dsn, open=True, kwargs=kwargs, **options))
+        made.append(psycopg_pool.ConnectionPool(options.pop("dsn", postgres.dsn), open=True, kwargs=kwargs, **options))
         return made[-1]
 
     yield lend
@@ -95,6 +104,8 @@ def test_a_pool_s_sessions_have_to_bound_their_waits(
     with pytest.raises(UsageError, match="READ COMMITTED"):
         isolation = "-c default_transaction_isolation=serializable"
         _open(postgres, lend(configure=None, kwargs={"options": f"{options} {isolation}"}))
+    with pytest.raises(UsageError, match="client_encoding"):
+        _open(postgres, lend(configure=None, kwargs={"options": options, "client_encoding": "LATIN1"}))
     _open(postgres, lend(configure=None, kwargs={"options": options})).close()
 
 
@@ -293,3 +304,49 @@ def test_a_bound_that_no_session_can_have_is_refused(seconds: float) -> None:
         if name.endswith("_seconds"):
             with pytest.raises(ValidationError):
                 Settings.model_validate({name: seconds})
+
+
+def test_an_answer_that_is_lost_on_a_pool_that_is_lent_is_looked_for_too(
+    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]], tmp_path: Path
+) -> None:
+    """P9, and each call is one round trip there as well, once its session was looked at."""
+    with Proxy(tmp_path, postgres.dsn) as proxy, _open(postgres, lend(dsn=proxy.dsn)) as store:
+        tenant = store.tenant(SCOPE)
+        proxy.cut_at(b"planted")
+        assert tenant.states.create("planted", 1).revision == 1
+        proxy.cut_at(b"planted", unsent=True)
+        assert tenant.states.update("planted", 2, expected_revision=1).revision == 2
+        proxy.cut_at(b"planted")
+        assert tenant.states.require("planted").value == 2
+        proxy.cut_at(b"planted", unsent=True)
+        with pytest.raises(OutcomeUnknownError):
+            tenant.states.put("planted", 3)
+        with tenant.transaction() as tx:
+            tx.states.update("planted", 4, expected_revision=2)
+            proxy.cut_at(b"COMMIT")
+        assert proxy.has_cut
+        assert tenant.states.require("planted").value == 4
+        before = proxy.round_trips
+        assert tenant.states.get_revision("planted") == 3
+        assert proxy.round_trips == before + 1
+
+
+def test_a_lent_connection_whose_server_turned_read_only_is_not_used_again(
+    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
+) -> None:
+    """Case 36: it is replaced, and the call is sent again on another."""
+    pool = lend()
+    with _open(postgres, pool) as store:
+        with pool.connection() as connection:
+            connection.execute("SET default_transaction_read_only = on")
+        assert store.tenant(SCOPE).states.create("s", 1).revision == 1
+
+
+def test_what_the_store_made_beside_a_pool_ends_with_the_store(
+    postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
+) -> None:
+    pool = lend()
+    store = _open(postgres, pool)
+    store.close()
+    assert _beside(store).closed
+    assert not pool.closed
