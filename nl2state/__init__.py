@@ -30,19 +30,12 @@ from nl2state.errors import (
 from nl2state.idempotency import Attempt, IdempotencyRecord, IdempotencyStore, Reservation
 from nl2state.keys import derive_key
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata
+from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle
 from nl2state.limits import Limits
 from nl2state.pages import Page
 from nl2state.payload import Json, Value, fingerprint
 from nl2state.scope import TenantScope
-from nl2state.states import (
-    ANY_REVISION,
-    DEFAULT_LIFECYCLE,
-    NEVER,
-    FencedStateStore,
-    Lifecycle,
-    StateRecord,
-    StateStore,
-)
+from nl2state.states import ANY_REVISION, NEVER, FencedStateStore, StateRecord, StateStore
 from nl2state.store import RetainCursor, Retained, Store, System, Tenant, Transaction
 from nl2state.toolkit.holding import Held
 from nl2state.toolkit.idempotent import run_once, run_once_in_transaction

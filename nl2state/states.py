@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from nl2state.errors import (
     AlreadyExistsError,
-    InvalidInputError,
     NotFoundError,
     RevisionConflictError,
     TerminalError,
     TransitionError,
 )
-from nl2state.keys import check_id
 from nl2state.leases import Fence
+from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle
 from nl2state.limits import checked_integer
 from nl2state.pages import PAGE_SIZE, Page
 from nl2state.payload import Value
@@ -25,21 +23,16 @@ from nl2state.views import StateView
 
 __all__ = [
     "ANY_REVISION",
-    "DEFAULT_LIFECYCLE",
     "NEVER",
     "Expectation",
     "ExpectedRevision",
     "FencedStateStore",
     "Found",
-    "Lifecycle",
     "StateRecord",
     "StateStore",
     "Ttl",
-    "checked_lifecycle",
     "refuse_creation",
 ]
-
-_STATUS_BYTES_MAX = 64
 
 V = TypeVar("V")
 M = TypeVar("M")
@@ -83,66 +76,6 @@ class StateRecord(Generic[V]):
     created_at: datetime
     updated_at: datetime
     expires_at: datetime | None
-
-
-@dataclass(frozen=True)
-class Lifecycle:
-    """The statuses that a kind of record goes through.
-
-    A record begins in `initial`; one in a `terminal` status has ended. `transitions`, where given, names for each
-    status those that may follow it (to stay in a status is always allowed); where not, any status may follow any that
-    is not terminal. It belongs to a view, not to the store: the row keeps its status and whether that is terminal.
-    """
-
-    initial: str
-    statuses: frozenset[str]
-    terminal: frozenset[str] = frozenset()
-    transitions: Mapping[str, frozenset[str]] | None = None
-    _sources: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for status in self.statuses:
-            check_id("statuses", status, _STATUS_BYTES_MAX)
-        named = {self.initial} | self.terminal
-        for status, following in (self.transitions or {}).items():
-            named |= {status} | following
-        if not named <= self.statuses:
-            raise InvalidInputError("a lifecycle names a status that is not among its statuses", field="statuses")
-        if self.initial in self.terminal or (self.transitions or {}).keys() & self.terminal:
-            raise InvalidInputError("a lifecycle begins in, or leads out of, a terminal status", field="terminal")
-        if self.transitions is not None:
-            leads = self.transitions.items()
-            sources = {
-                to: tuple(sorted({to, *(s for s, following in leads if to in following)})) for to in self.statuses
-            }
-            object.__setattr__(self, "_sources", sources)
-
-    def check(self, status: str) -> str:
-        """Return the status if it is one of this lifecycle's. Raises InvalidInputError."""
-        if not isinstance(status, str) or status not in self.statuses:
-            raise InvalidInputError("status is not one of the lifecycle's", field="status")
-        return status
-
-    def sources(self, status: str) -> tuple[str, ...] | None:
-        """Return the statuses that `status` may follow, itself among them; None where any may be followed."""
-        return None if self.transitions is None else self._sources[status]
-
-
-DEFAULT_LIFECYCLE: Final = Lifecycle(
-    initial="created",
-    statuses=frozenset(
-        {"created", "queued", "running", "waiting", "compensating", "succeeded", "failed", "closed", "cancelled"}
-    ),
-    terminal=frozenset({"succeeded", "failed", "closed", "cancelled"}),
-)
-"""created, queued, running, waiting, compensating | succeeded, failed, closed, cancelled, in any order."""
-
-
-def checked_lifecycle(lifecycle: Lifecycle) -> Lifecycle:
-    """Return what is a lifecycle. Raises InvalidInputError. For backends."""
-    if not isinstance(lifecycle, Lifecycle):
-        raise InvalidInputError("lifecycle is not a Lifecycle", field="lifecycle")
-    return lifecycle
 
 
 class StateStore(Protocol):

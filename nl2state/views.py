@@ -15,8 +15,9 @@ from nl2state.pages import Page
 
 if TYPE_CHECKING:
     from nl2state.leases import Fence
+    from nl2state.lifecycle import Lifecycle
     from nl2state.payload import Value
-    from nl2state.states import ExpectedRevision, FencedStateStore, Lifecycle, StateRecord, Ttl
+    from nl2state.states import ExpectedRevision, FencedStateStore, StateRecord, Ttl
 
 __all__ = ["CreateOptions", "ListOptions", "StateView", "UpdateOptions"]
 

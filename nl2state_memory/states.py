@@ -9,21 +9,11 @@ from itertools import islice
 from uuid import UUID
 
 from nl2state.leases import Fence
+from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, decode, encode
-from nl2state.states import (
-    DEFAULT_LIFECYCLE,
-    NEVER,
-    Expectation,
-    ExpectedRevision,
-    FencedStateStore,
-    Lifecycle,
-    StateRecord,
-    Ttl,
-    checked_lifecycle,
-    refuse_creation,
-)
+from nl2state.states import NEVER, Expectation, ExpectedRevision, FencedStateStore, StateRecord, Ttl, refuse_creation
 from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding

@@ -6,7 +6,7 @@ characters.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from nl2state.errors import (
     CorruptError,
@@ -22,6 +22,10 @@ __all__ = ["LOST", "SILENT", "STALE", "LockTimeoutError", "Told", "ends_connecti
 
 class LockTimeoutError(StoreTimeoutError):
     """One lock was waited for too long: to a caller, a StoreTimeoutError. Here it tells that the store answers."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as what it is to a caller, who may read it where this package is not installed."""
+        return StoreTimeoutError, self.args
 
 
 Told: TypeAlias = tuple[type[StoreError], str]

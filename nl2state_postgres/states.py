@@ -7,20 +7,18 @@ from typing import Any, NamedTuple
 
 from nl2state.errors import StoreTimeoutError
 from nl2state.leases import Fence
+from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value
 from nl2state.states import (
-    DEFAULT_LIFECYCLE,
     NEVER,
     Expectation,
     ExpectedRevision,
     FencedStateStore,
     Found,
-    Lifecycle,
     StateRecord,
     Ttl,
-    checked_lifecycle,
     refuse_creation,
 )
 from nl2state_postgres import rows

@@ -13,8 +13,9 @@ from typing import Any, Final
 from nl2state.errors import StoreError
 from nl2state.idempotency import Attempt, IdempotencyStore, ReserveOptions
 from nl2state.leases import Fence, LeaseStore
+from nl2state.lifecycle import DEFAULT_LIFECYCLE
 from nl2state.payload import Value
-from nl2state.states import DEFAULT_LIFECYCLE, FencedStateStore
+from nl2state.states import FencedStateStore
 from nl2state.store import Store, System, Tenant
 from nl2state.testing.harness import Harness
 

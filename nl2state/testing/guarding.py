@@ -10,8 +10,9 @@ import pytest
 from nl2state.errors import FencingRejectedError
 from nl2state.idempotency import Attempt, ReserveOptions
 from nl2state.leases import Fence
+from nl2state.lifecycle import Lifecycle
 from nl2state.payload import Value
-from nl2state.states import ANY_REVISION, NEVER, Lifecycle, StateRecord
+from nl2state.states import ANY_REVISION, NEVER, StateRecord
 from nl2state.store import Tenant
 from nl2state.testing.calls import CALLS, PublicCall, prepare, told
 from nl2state.testing.harness import Harness

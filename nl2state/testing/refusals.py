@@ -25,7 +25,7 @@ from nl2state.errors import (
 )
 from nl2state.idempotency import Attempt
 from nl2state.leases import Fence
-from nl2state.states import Lifecycle
+from nl2state.lifecycle import Lifecycle
 from nl2state.testing.calls import Prepared, prepare
 from nl2state.testing.harness import Harness
 

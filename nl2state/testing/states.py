@@ -16,8 +16,9 @@ from nl2state.errors import (
     TransitionError,
 )
 from nl2state.leases import Fence
+from nl2state.lifecycle import Lifecycle
 from nl2state.payload import Value
-from nl2state.states import ANY_REVISION, NEVER, Lifecycle, StateRecord
+from nl2state.states import ANY_REVISION, NEVER, StateRecord
 from nl2state.testing.harness import Harness, start, start_waiting, together, until
 
 __all__ = ["TestCompareAndSet", "TestPut", "TestReadings", "TestRefusals"]

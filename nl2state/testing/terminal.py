@@ -16,7 +16,8 @@ from nl2state.errors import (
     TransitionError,
 )
 from nl2state.leases import Fence
-from nl2state.states import ANY_REVISION, DEFAULT_LIFECYCLE, NEVER, FencedStateStore, Lifecycle
+from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle
+from nl2state.states import ANY_REVISION, NEVER, FencedStateStore
 from nl2state.testing.harness import Harness, start_waiting
 
 __all__ = ["TestOrderOfRefusals", "TestTerminal", "Write"]

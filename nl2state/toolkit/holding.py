@@ -97,8 +97,10 @@ class Held:
         lost; UsageError for a release now while this thread has a transaction of the lease open: it would wait for it.
         """
         if transaction is not None:
+            sent: list[bool] = []
+            transaction.after_commit(lambda: self._mark_released() if sent else None)  # first: it may be refused
             transaction.leases.release(self.fence)
-            transaction.after_commit(self._mark_released)
+            sent.append(True)
         elif threading.get_ident() in self._in_transaction:
             raise UsageError("this thread has a transaction of the lease open: release it by that one's commit")
         else:

@@ -123,6 +123,12 @@ def test_a_lifecycle_is_consistent() -> None:
         lambda: Lifecycle(initial="a", statuses=a, terminal=a),
         lambda: Lifecycle(initial="a", statuses=a, transitions={"a": b}),
         lambda: Lifecycle(initial="a", statuses=a | b, terminal=b, transitions={"b": a}),
+        lambda: Lifecycle(initial="a", statuses=["a"]),  # type: ignore[arg-type]
+        lambda: Lifecycle(initial="a", statuses="a"),  # type: ignore[arg-type]
+        lambda: Lifecycle(initial=["a"], statuses=a),  # type: ignore[arg-type]
+        lambda: Lifecycle(initial="a", statuses=a, terminal=["a"]),  # type: ignore[arg-type]
+        lambda: Lifecycle(initial="a", statuses=a, transitions=["a"]),  # type: ignore[arg-type]
+        lambda: Lifecycle(initial="a", statuses=a, transitions={"a": "a"}),  # type: ignore[dict-item]
     ]
     for broken in inconsistent:
         with pytest.raises(InvalidInputError):

@@ -289,3 +289,14 @@ def test_a_stored_moment_that_cannot_be_read_is_told_as_corrupt(
         with pytest.raises(CorruptError) as raised:
             read("s")
         assert raised.value.__cause__ is raised.value.__context__ is None
+
+
+def test_a_lease_is_not_released_by_a_commit_that_nobody_sees(tenant: PostgresTenant, connect: Connect) -> None:
+    """It is refused before anything is sent: the service's commit would free it, and its holder not know."""
+    connection = connect()
+    with tenant.hold("r", owner="a") as held:
+        with pytest.raises(UsageError):
+            held.release(tenant.on(connection, fence=held.fence))
+        connection.commit()
+        assert tenant.leases.inspect("r") is not None
+    assert tenant.leases.inspect("r") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -119,3 +120,9 @@ def test_an_error_of_the_server_is_told_by_its_sqlstate_and_without_its_words(
                 wrong.append(f"{state} {name}: it has the driver's words")
     assert wrong == []
     assert SECRET not in caplog.text
+
+
+def test_a_lock_s_timeout_is_pickled_as_what_its_caller_knows() -> None:
+    again = pickle.loads(pickle.dumps(sqlstates.failure("55P03", in_doubt=False)))
+    assert type(again) is StoreTimeoutError
+    assert again.args == (sqlstates.told("55P03") or ("", ""))[1:]
