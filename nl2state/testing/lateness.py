@@ -174,6 +174,18 @@ class TestLateWaiters:
         assert 50 < remaining_seconds <= 60
         assert newer.token > fence.token
 
+    def test_a_lease_that_was_waited_for_is_counted_from_before_the_wait(self, harness: Harness) -> None:
+        """A holder cannot know when in that time it was granted: its own deadline is the earliest that can be."""
+        tenant, other = harness.tenant(), harness.tenant(client=1)
+        fence = _hold(harness)
+        with tenant.transaction() as tx:
+            tx.states.update("s", "old", expected_revision=1, fence=fence)
+            harness.advance(61)
+            beside = other.leases.acquire("q", owner="b", ttl_seconds=60)
+            waiter = start_waiting(harness, lambda: other.leases.acquire("r", owner="b", ttl_seconds=60))
+            harness.advance_clients(20)
+        assert waiter.result().deadline - beside.deadline == pytest.approx(0, abs=10)
+
     def test_a_waiter_that_is_held_up_by_nobody_s_write_gives_up_in_its_time(self, harness: Harness) -> None:
         """Case 10: where the wait is over by its own clock, it is told so, and has left no lease behind."""
         tenant, other = harness.tenant(), harness.tenant(client=1)

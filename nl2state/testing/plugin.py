@@ -1,13 +1,14 @@
 """The pytest plugin of the conformance suite: docs/backends.md shows how a backend's conftest.py uses it.
 
 It does three things. It collects the suite's modules, as pytest collects any, where a conftest.py names its harness; it
-makes that harness, for each test that asks for one; and it lets no test of the suite be skipped in silence: a skip is a
-failure unless it is for a capability that the harness does not declare.
+makes that harness, for each test that asks for one; and it lets no test of the suite be passed over in silence: a skip
+is a failure unless it is for a capability that the harness does not declare, and what was collected is run, or counted
+as deselected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ HARNESS: Final = "nl2state_harness"
 
 _PACKAGE: Final = Path(__file__).parent
 _BY_DIRECTORY: Final = pytest.StashKey[dict[Path, Callable[[], Harness]]]()
+_COLLECTED: Final = pytest.StashKey[set[str]]()
 
 
 class Suite(pytest.File):
@@ -54,6 +56,23 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Suite | No
     return None
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note a test of the suite: until the end of the collection, it is to be run."""
+    if _is_of_the_suite(item):
+        item.config.stash.setdefault(_COLLECTED, set()).add(item.nodeid)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Forget those that the run's last line counts as deselected: by -k, -m, or a hook that says so."""
+    for item in items:
+        item.config.stash.setdefault(_COLLECTED, set()).discard(item.nodeid)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave those that a hook has removed, and told nobody."""
+    session.config.stash.setdefault(_COLLECTED, set()).difference_update(item.nodeid for item in session.items)
+
+
 @pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """Yield an empty store of the harness that the nearest conftest.py names."""
@@ -69,7 +88,10 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Skip a test that is marked as needing what its harness does not declare."""
+    """Fail the suite where a part of it was removed; skip a test that needs what its harness does not declare."""
+    removed = item.config.stash.get(_COLLECTED, None) if _is_of_the_suite(item) else None
+    if removed:
+        pytest.fail(f"{len(removed)} tests of the suite were removed in silence, as {min(removed)}", pytrace=False)
     used = _harness_of(item)
     for mark in item.iter_markers("needs"):
         for capability in mark.args:

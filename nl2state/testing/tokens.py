@@ -52,7 +52,14 @@ class TestMonotonicTokens:
         before = leases.acquire("r", owner="a", ttl_seconds=60)
         leases.release(before.fence)
         harness.advance(-7_200)
-        assert leases.acquire("r", owner="b", ttl_seconds=60).fence.token > before.fence.token
+        after = leases.acquire("r", owner="b", ttl_seconds=60)
+        assert after.fence.token > before.fence.token
+        harness.advance(61)  # it is over, and the clock is not yet where the first token was given
+        taken = leases.acquire("r", owner="c", ttl_seconds=60)
+        assert taken.taken_over
+        assert taken.fence.token > after.fence.token
+        leases.revoke("r")
+        assert leases.acquire("r", owner="d", ttl_seconds=60).fence.token > taken.fence.token
 
     def test_a_lease_that_came_free_is_kept_for_a_day(self, harness: Harness) -> None:
         leases = harness.tenant().leases

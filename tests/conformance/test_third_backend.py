@@ -141,6 +141,17 @@ sys.modules["freezegun"] = Hidden("freezegun")
 """
 
 
+_REMOVES = """
+def pytest_collection_modifyitems(config, items):
+    del items[0]
+"""
+
+_DESELECTS = """
+def pytest_collection_modifyitems(config, items):
+    config.hook.pytest_deselected(items=[items.pop(0)])
+"""
+
+
 def test_a_backend_without_a_fault_passes_on_three_lines(tmp_path: Path) -> None:
     told = _run(tmp_path, "", "terminal", "isolation", "bounds")
     counts = _counts(told)
@@ -184,6 +195,18 @@ def test_a_module_that_is_skipped_as_a_whole_fails_the_run(tmp_path: Path) -> No
     assert "skipped" not in _counts(told), told
 
 
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "in a worker"])
+def test_a_test_that_is_removed_in_silence_fails_the_rest(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """One that is deselected is counted, where everybody looks."""
+    (tmp_path / "ours.py").write_text(_REMOVES)
+    told = _run(tmp_path, "", "tokens::TestMonotonicTokens", plugin="ours", options=options)
+    assert "1 tests of the suite were removed in silence" in told, told
+    assert "passed" not in told, told
+    (tmp_path / "ours.py").write_text(_DESELECTS)
+    told = _run(tmp_path, "", "tokens::TestMonotonicTokens", plugin="ours")
+    assert _counts(told).keys() == {"passed", "deselected"}, told
+
+
 def test_the_suite_is_whole_and_the_same_on_both_backends() -> None:
     """Every module of the suite is bound here, and each of its tests is collected once a backend, and none skipped.
 
@@ -213,7 +236,7 @@ def test_the_suite_is_whole_and_the_same_on_both_backends() -> None:
     assert {module for module, *_ in ran["memory"]} == shipped
 
 
-def _run(project: Path, fault: str, *selected: str, plugin: str | None = None) -> str:
+def _run(project: Path, fault: str, *selected: str, plugin: str | None = None, options: tuple[str, ...] = ()) -> str:
     """Make the page's project, with a backend of that fault, and run parts of the suite on it."""
     (project / "toy.py").write_text(_TOY + fault)
     page = (_ROOT / "docs/backends.md").read_text()
@@ -223,7 +246,7 @@ def _run(project: Path, fault: str, *selected: str, plugin: str | None = None) -
         (project / name).write_text(code)
     assert len(blocks[1][1].replace("\n\n", "\n").splitlines()) == 3, "three lines"
     (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\naddopts = --strict-markers -rs\n")
-    options = ["-q", "-p", "no:cacheprovider", "-rfs", *(["-p", plugin] if plugin else [])]
+    options = (*options, "-q", "-p", "no:cacheprovider", "-rfs", *(["-p", plugin] if plugin else []))
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *(f"conftest.py::{part}" for part in selected)],
         cwd=project,

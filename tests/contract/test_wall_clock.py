@@ -9,6 +9,7 @@ import pytest
 from freezegun import freeze_time
 
 from nl2state import Attempt, AttemptInFlightError, FencingRejectedError, Tenant
+from nl2state.leases import elapsed_seconds
 from nl2state.testing.harness import Harness
 
 _HOUR = 3_600.0
@@ -88,3 +89,11 @@ def test_clients_whose_clocks_are_apart_are_told_the_same(harness: Harness, skew
         *(False, 6),
         *(0, 0, 0, 2, 2),
     ]
+
+
+def test_a_client_s_own_deadlines_are_not_read_off_its_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_asks() -> float:
+        raise AssertionError
+
+    monkeypatch.setattr("time.time", nobody_asks)
+    assert elapsed_seconds() <= elapsed_seconds()

@@ -43,3 +43,22 @@ def test_a_reservation_that_waited_has_its_answer(harness: PostgresHarness, othe
         assert attempt > number
     a.close()
     b.close()
+
+
+def test_a_reservation_that_waited_for_another_request_s_leaves_it_though_its_attempt_ran_out(
+    harness: PostgresHarness,
+) -> None:
+    """The key is the other request's until its result's life is over: that is a conflict, and no attempt."""
+    catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
+    a, b = Session(harness, catalog), Session(harness, catalog)
+    mine = _TTL | {"result_ttl_seconds": 600.0}
+    a.send("BEGIN")
+    number = a.run("reserve_key", **mine)[0]
+    harness.advance(61)
+    late = start_waiting(harness, lambda: b.run("reserve_key", **mine | {"fingerprint": b"y" * 32}))
+    a.send("COMMIT")
+    assert late.result() is None
+    attempt, _, same, *_ = b.run("reserve_key", **mine | {"fingerprint": b"y" * 32})
+    assert (attempt, same) == (number, False)
+    a.close()
+    b.close()
