@@ -140,12 +140,11 @@ SELECT l.key, l.listed, l.attempt, l.record_id, l.reserved_at, l.claim_until, l.
 -- name: sweep_keys
 -- Reads a page of keys of one scope, and removes those that expired that long ago. Says how many, the last key of the page,
 -- and its size. Returns: one row.
-WITH page AS MATERIALIZED (SELECT key, expires_at FROM {schema}.keys
+WITH page AS MATERIALIZED (SELECT scope, key, expires_at FROM {schema}.keys
         WHERE scope = :scope AND key > :after ORDER BY key LIMIT :page_size),
      due AS MATERIALIZED (SELECT {clock} - make_interval(secs => :age_seconds) AS until),
-     gone AS MATERIALIZED (SELECT key FROM {schema}.keys
-        WHERE scope = :scope AND key = ANY (ARRAY(SELECT key FROM page, due WHERE expires_at <= due.until))
-          AND expires_at <= (SELECT until FROM due) ORDER BY key FOR UPDATE SKIP LOCKED),
-     removed AS (DELETE FROM {schema}.keys k
-        WHERE k.scope = :scope AND k.key = ANY (ARRAY(SELECT key FROM gone)) RETURNING 1)
+     gone AS MATERIALIZED (SELECT k.scope, k.key FROM due, page JOIN {schema}.keys k USING (scope, key)
+        WHERE page.expires_at <= due.until AND k.expires_at <= due.until ORDER BY k.key FOR UPDATE OF k SKIP LOCKED),
+     removed AS (DELETE FROM {schema}.keys k USING gone
+        WHERE k.scope = gone.scope AND k.key = gone.key RETURNING 1)
 SELECT (SELECT count(*) FROM removed), (SELECT max(key) FROM page), (SELECT count(*) FROM page);

@@ -108,12 +108,11 @@ SELECT l.token FROM {schema}.leases l
 -- name: sweep_leases
 -- Reads a page of leases of one scope, and removes those that expired or came free that long ago. Says how many, the last
 -- resource of the page, and its size. No index has the expiry, which renewals change. Returns: one row.
-WITH page AS MATERIALIZED (SELECT resource, expires_at FROM {schema}.leases
+WITH page AS MATERIALIZED (SELECT scope, resource, expires_at FROM {schema}.leases
         WHERE scope = :scope AND resource > :after ORDER BY resource LIMIT :page_size),
      due AS MATERIALIZED (SELECT {clock} - make_interval(secs => :age_seconds) AS until),
-     gone AS MATERIALIZED (SELECT resource FROM {schema}.leases
-        WHERE scope = :scope AND resource = ANY (ARRAY(SELECT resource FROM page, due WHERE expires_at <= due.until))
-          AND expires_at <= (SELECT until FROM due) ORDER BY resource FOR UPDATE SKIP LOCKED),
-     removed AS (DELETE FROM {schema}.leases l
-        WHERE l.scope = :scope AND l.resource = ANY (ARRAY(SELECT resource FROM gone)) RETURNING 1)
+     gone AS MATERIALIZED (SELECT l.scope, l.resource FROM due, page JOIN {schema}.leases l USING (scope, resource)
+        WHERE page.expires_at <= due.until AND l.expires_at <= due.until ORDER BY l.resource FOR UPDATE OF l SKIP LOCKED),
+     removed AS (DELETE FROM {schema}.leases l USING gone
+        WHERE l.scope = gone.scope AND l.resource = gone.resource RETURNING 1)
 SELECT (SELECT count(*) FROM removed), (SELECT max(resource) FROM page), (SELECT count(*) FROM page);

@@ -1,7 +1,7 @@
 -- Each write exists twice: as it is, and guarded by a fence, which adds `held` (see leases.sql) and nothing else.
 -- At an expected revision a write takes effect once, however often it is sent: with any revision it is not sent again.
--- The sweeps name the rows that they locked by an array: joined with them, a plan that was made on an empty table would read
--- the scope to its end for each.
+-- The sweeps find what they locked by its whole key, and not by a scope that is given: then a plan that was made on an empty
+-- table would read that scope to its end.
 
 -- name: get_state
 -- The live record. Returns: one row or none.
@@ -245,28 +245,28 @@ SELECT s.revision, s.status, s.is_terminal
 -- name: sweep_ended_states
 -- Empties records of one scope that ended that long ago, as delete_state does: a writer of their life stays refused.
 -- Returns: a count.
-WITH gone AS MATERIALIZED (SELECT record_id FROM {schema}.states
+WITH gone AS MATERIALIZED (SELECT scope, record_id FROM {schema}.states
         WHERE scope = :scope AND ended_at <= (SELECT {clock}) - make_interval(secs => :age_seconds) AND deleted_at IS NULL
         ORDER BY ended_at LIMIT :page_size FOR UPDATE SKIP LOCKED),
      t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
        write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
-  FROM t
- WHERE s.scope = :scope AND s.record_id = ANY (ARRAY(SELECT record_id FROM gone));
+  FROM gone, t
+ WHERE s.scope = gone.scope AND s.record_id = gone.record_id;
 
 -- name: sweep_deleted_states
 -- Removes emptied rows of one scope that were deleted that long ago. Returns: a count.
-WITH gone AS MATERIALIZED (SELECT record_id FROM {schema}.states
+WITH gone AS MATERIALIZED (SELECT scope, record_id FROM {schema}.states
         WHERE scope = :scope AND deleted_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
         ORDER BY deleted_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
-DELETE FROM {schema}.states s
- WHERE s.scope = :scope AND s.record_id = ANY (ARRAY(SELECT record_id FROM gone));
+DELETE FROM {schema}.states s USING gone
+ WHERE s.scope = gone.scope AND s.record_id = gone.record_id;
 
 -- name: sweep_expired_states
 -- Removes records of one scope that expired that long ago. Returns: a count.
-WITH gone AS MATERIALIZED (SELECT record_id FROM {schema}.states
+WITH gone AS MATERIALIZED (SELECT scope, record_id FROM {schema}.states
         WHERE scope = :scope AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
         ORDER BY expires_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
-DELETE FROM {schema}.states s
- WHERE s.scope = :scope AND s.record_id = ANY (ARRAY(SELECT record_id FROM gone));
+DELETE FROM {schema}.states s USING gone
+ WHERE s.scope = gone.scope AND s.record_id = gone.record_id;
