@@ -30,6 +30,7 @@ class Proxy:
         self.round_trips = 0
         self.connections = 0
         self._cut: tuple[bytes, bool, bool] | None = None
+        self._unready = False
         self._may_pass = threading.Event()
         self._may_pass.set()
         self._silent = False
@@ -51,11 +52,13 @@ class Proxy:
         for thread in self._threads:
             thread.join(10)
 
-    def cut_at(self, text: bytes, *, unsent: bool = False, under_way: bool = False) -> None:
+    def cut_at(self, text: bytes, *, unsent: bool = False, under_way: bool = False, unready: bool = False) -> None:
         """Cut the next connection that sends these bytes: when the server has done it, and before the client is told.
 
-        Or `unsent`: before the server sees them. Or `under_way`: at once, while the server is at it.
+        Or `unsent`: before the server sees them. Or `under_way`: at once, while the server is at it. Or `unready`: when
+        the client was told all but that the server is ready, and so has committed.
         """
+        self._unready = unready
         self._cut = text, unsent, under_way
 
     @property
@@ -125,6 +128,8 @@ class Proxy:
                     _hang_up(client)
                     _hang_up(server)
                     return
+                if doomed.is_set() and self._unready:
+                    _send(client, bytes(pending[: size + 1]))
                 del pending[: size + 1]
             if not doomed.is_set() and not self._silent:
                 _send(client, data)

@@ -7,17 +7,19 @@ import subprocess
 import sys
 import threading
 import uuid
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from nl2state import TenantScope, UsageError
+from nl2state import OutcomeUnknownError, TenantScope, UsageError
 from nl2state.testing.harness import start, until
 from nl2state_postgres import PostgresStore
 from nl2state_postgres import store as module
 from nl2state_postgres.connection import Connection
 from nl2state_postgres.pools import OwnPool, taken
+from tests.proxy import Proxy
 from tests.servers import PostgresHarness
 
 SCOPE = TenantScope.local()
@@ -134,3 +136,19 @@ def test_no_encoding_of_the_dsn_is_heeded(harness: PostgresHarness) -> None:
         assert client.tenant(SCOPE).states.list_ids().items == ("\N{LATIN SMALL LETTER A WITH DIAERESIS}",)
     row = harness.observer.execute(f"SELECT octet_length(record_id) FROM {harness.schema}.states").fetchone()
     assert row == (2,)
+
+
+def test_an_answer_without_the_server_s_word_that_it_is_ready_is_a_lost_one(
+    harness: PostgresHarness, tmp_path: Path
+) -> None:
+    """P9: a statement that commits by itself does so after its result was sent."""
+    with (
+        Proxy(tmp_path, harness.dsn) as proxy,
+        PostgresStore.open(proxy.dsn, schema=harness.schema, settings=harness.settings) as client,
+        taken(client._database._pool) as connection,
+    ):
+        proxy.cut_at(b"planted", unready=True)
+        with pytest.raises(OutcomeUnknownError):
+            connection.command("SELECT 'planted'", in_doubt=True)
+        assert proxy.has_cut
+        assert connection.lost

@@ -170,6 +170,19 @@ def test_an_acquire_behind_an_open_release_is_busy_when_its_time_is_over(impatie
     assert waiter.result().fence.token > fence.token
 
 
+def test_an_acquire_behind_a_free_row_that_stays_locked_is_busy_and_does_not_start_over(
+    impatient: PostgresHarness,
+) -> None:
+    """P11: nobody holds it, and a hundred tries would each wait as long."""
+    tenant = impatient.tenant()
+    tenant.leases.release(tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence)
+    with impatient.observer.transaction():
+        impatient.observer.execute(f"SELECT FROM {impatient.schema}.leases FOR UPDATE")
+        with pytest.raises(LeaseBusyError) as refused:
+            tenant.leases.acquire("r", owner="b", ttl_seconds=60)
+        assert refused.value.owner is None
+
+
 def test_what_waits_is_seen_among_the_server_s_locks(harness: PostgresHarness) -> None:
     """P6, as pg_locks shows it: the takeover waits for the holder's transaction, and the renewal did not."""
     tenant, other = harness.tenant(), harness.tenant(client=1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from nl2state import Lease
+from nl2state_postgres.leases import PostgresLeases
 from nl2state_postgres.states import PostgresStates
 from tests.servers import PostgresHarness
 
@@ -82,3 +85,24 @@ def test_a_refusal_whose_reason_has_gone_is_tried_again(
     other.create("t", 1)
     assert states.create("t", "mine").revision == 3
     assert changes == []
+
+
+def test_a_revocation_takes_no_lease_that_was_granted_after_its_first_half(
+    harness: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: who takes it over in between holds it; and it was taken from who held it before."""
+    leases, other = harness.tenant().leases, harness.tenant(client=1).leases
+    assert isinstance(leases, PostgresLeases)
+    leases.acquire("r", owner="a", ttl_seconds=60)
+    session, granted = leases._binding.session, list[Lease]()
+    row = session.row
+
+    def row_then_grant(name: str, **values: Any) -> Any:
+        found = row(name, **values)
+        if name == "expire_lease":
+            granted.append(other.acquire("r", owner="b", ttl_seconds=60))
+        return found
+
+    monkeypatch.setattr(session, "row", row_then_grant)
+    assert leases.revoke("r")
+    assert other.renew(granted[0].fence).fence == granted[0].fence
