@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from nl2state import OutcomeUnknownError, TenantScope, UsageError
+from nl2state import Limits, OutcomeUnknownError, TenantScope, UsageError
 from nl2state.testing.harness import start, until
 from nl2state_postgres import PostgresStore
 from nl2state_postgres import store as module
@@ -152,3 +152,12 @@ def test_an_answer_without_the_server_s_word_that_it_is_ready_is_a_lost_one(
             connection.command("SELECT 'planted'", in_doubt=True)
         assert proxy.has_cut
         assert connection.lost
+
+
+def test_a_value_that_is_larger_than_the_socket_s_buffer_is_written_to_its_end(harness: PostgresHarness) -> None:
+    settings = harness.settings.model_copy(update={"statement_timeout_seconds": 10.0})
+    limits = Limits(payload_bytes_max=20_000_000)
+    with PostgresStore.open(harness.dsn, schema=harness.schema, settings=settings, limits=limits) as client:
+        value = bytes(20_000_000)
+        client.tenant(SCOPE).states.create("s", value)
+        assert client.tenant(SCOPE).states.require("s").value == value
