@@ -123,12 +123,12 @@ def test_a_lifecycle_is_consistent() -> None:
         lambda: Lifecycle(initial="a", statuses=a, terminal=a),
         lambda: Lifecycle(initial="a", statuses=a, transitions={"a": b}),
         lambda: Lifecycle(initial="a", statuses=a | b, terminal=b, transitions={"b": a}),
-        lambda: Lifecycle(initial="a", statuses=["a"]),  # type: ignore[arg-type]
-        lambda: Lifecycle(initial="a", statuses="a"),  # type: ignore[arg-type]
-        lambda: Lifecycle(initial=["a"], statuses=a),  # type: ignore[arg-type]
-        lambda: Lifecycle(initial="a", statuses=a, terminal=["a"]),  # type: ignore[arg-type]
-        lambda: Lifecycle(initial="a", statuses=a, transitions=["a"]),  # type: ignore[arg-type]
-        lambda: Lifecycle(initial="a", statuses=a, transitions={"a": "a"}),  # type: ignore[dict-item]
+        lambda: Lifecycle(initial="a", statuses=["a"]),  # type: ignore[arg-type]  # which is the point
+        lambda: Lifecycle(initial="a", statuses="a"),  # type: ignore[arg-type]  # which is the point
+        lambda: Lifecycle(initial=["a"], statuses=a),  # type: ignore[arg-type]  # which is the point
+        lambda: Lifecycle(initial="a", statuses=a, terminal=["a"]),  # type: ignore[arg-type]  # which is the point
+        lambda: Lifecycle(initial="a", statuses=a, transitions=["a"]),  # type: ignore[arg-type]  # which is the point
+        lambda: Lifecycle(initial="a", statuses=a, transitions={"a": "a"}),  # type: ignore[dict-item]  # which is the point
     ]
     for broken in inconsistent:
         with pytest.raises(InvalidInputError):

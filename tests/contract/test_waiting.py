@@ -39,7 +39,7 @@ def test_they_are_served_in_their_order_whoever_polls_more_often(harness: Harnes
 
 def test_who_does_not_wait_heeds_no_queue_and_another_resource_has_another(harness: Harness) -> None:
     tenant = harness.tenant()
-    queues: Queues = harness.clients[0]._queues  # type: ignore[attr-defined]
+    queues: Queues = harness.clients[0]._queues  # type: ignore[attr-defined]  # to see who has come
     held = tenant.leases.acquire("r", owner="holder", ttl_seconds=60).fence
     waiter = start(lambda: tenant.leases.acquire("r", owner="waiter", ttl_seconds=60, wait_seconds=30))
     until(lambda: queues.length((SCOPE.uuid, "r")) == 1, "it waits")
@@ -53,7 +53,7 @@ def test_who_does_not_wait_heeds_no_queue_and_another_resource_has_another(harne
 def test_a_wait_in_the_queue_ends_by_the_clients_own_clock(harness: Harness) -> None:
     """P11: it is busy then, and the one that waits before it goes on waiting."""
     tenant = harness.tenant()
-    queues: Queues = harness.clients[0]._queues  # type: ignore[attr-defined]
+    queues: Queues = harness.clients[0]._queues  # type: ignore[attr-defined]  # as above
     held = tenant.leases.acquire("r", owner="holder", ttl_seconds=600).fence
     first = start(lambda: tenant.leases.acquire("r", owner="first", ttl_seconds=60, wait_seconds=600))
     until(lambda: queues.length((SCOPE.uuid, "r")) == 1, "it waits")
@@ -98,7 +98,7 @@ class _Signalled:
 def test_one_that_a_signal_stops_as_it_comes_leaves_the_queue() -> None:
     """P11: the others would wait behind nobody, each to the end of its wait."""
     queues = Queues(time.monotonic)
-    queues._changing = _Signalled()  # type: ignore[assignment]
+    queues._changing = _Signalled()  # type: ignore[assignment]  # a lock that a signal comes in
     with pytest.raises(KeyboardInterrupt), queues.turn("r", 30.0):
         pass
     assert queues.length("r") == 0

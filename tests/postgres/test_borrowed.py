@@ -177,7 +177,7 @@ def test_what_would_not_be_one_transaction_is_refused(tenant: PostgresTenant, co
     with pytest.raises(StoreUnavailableError):
         tenant.on(closed)
     with pytest.raises(InvalidInputError):
-        tenant.on("host=somewhere")  # type: ignore[arg-type]
+        tenant.on("host=somewhere")  # type: ignore[arg-type]  # which is the point
 
 
 def test_what_it_cannot_do_is_refused(tenant: PostgresTenant, connect: Connect) -> None:
