@@ -141,15 +141,16 @@ def conninfo_of(dsn: str, settings: Settings) -> str:
 def check_session(runner: Runner, catalog: Catalog) -> None:
     """Raise UsageError for a session that we do not set up, and that is not fit for our statements.
 
-    What they rest on: each sees what is committed when it runs, its waits have an end, and a transaction that is left
-    open has one.
+    What they rest on: each sees what is committed when it runs, a commit that was told outlives a crash, its waits have
+    an end, and a transaction that is left open has one.
     """
-    row = runner.run(catalog["read_session"], {}).row or (None,) * 5
-    isolation, encoding, *bounds = row
+    isolation, encoding, synchronous, *bounds = runner.run(catalog["read_session"], {}).row or (None,) * 6
     if isolation != "read committed":
         raise UsageError("the session's default_transaction_isolation is not READ COMMITTED")
     if encoding != "UTF8":
         raise UsageError("the session's client_encoding is not UTF8")
+    if synchronous == "off":
+        raise UsageError("the session's synchronous_commit is off")
     names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
     unbounded = [name for name, bound in zip(names, bounds, strict=True) if bound in (None, "0")]
     if unbounded:

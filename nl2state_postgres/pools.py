@@ -102,8 +102,6 @@ class OwnPool:
             return self._pool.getconn(max(0.0, give_up_at - time.monotonic()))
         except psycopg_pool.PoolClosed:
             told: StoreError = UsageError("the store is closed")
-        except psycopg_pool.TooManyRequests:
-            told = StoreUnavailableError("too many calls wait for a connection")
         except psycopg_pool.PoolTimeout:
             failure = self._failure
             told = StoreTimeoutError("no connection came free") if failure is None else failure.again()

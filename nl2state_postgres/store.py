@@ -201,10 +201,11 @@ class PostgresStore:
 
         A pool that is lent is not closed by the store, and its sessions are not set up: of the settings, the store uses
         `checkout_timeout_seconds`, `epoch`, and `transaction_pooler`, which says that the pool leads through one. Each
-        of its sessions has to be READ COMMITTED by default, and to bound its waits (lock_timeout, statement_timeout,
-        idle_in_transaction_session_timeout): `ConnectionPool(..., configure=session_settings())` sees to it, or the
-        role's own settings. Held leases are renewed on one connection more, which the store makes as the pool would,
-        and sets up as its own; behind a transaction pooler, it is not set up.
+        of its sessions has to be READ COMMITTED by default, not without synchronous_commit, and to bound its waits
+        (lock_timeout, statement_timeout, idle_in_transaction_session_timeout): `ConnectionPool(...,
+        configure=session_settings())` sees to it, or the role's own settings. Held leases are renewed on one connection
+        more, which the store makes as the pool would, and sets up as its own; behind a transaction pooler, it is not
+        set up.
 
         Raises SchemaError, StoreUnavailableError, StoreTimeoutError, InvalidInputError; UsageError for sessions of a
         lent pool that do not fit.

@@ -30,7 +30,8 @@ SELECT epoch FROM {schema}.epoch;
 
 -- name: read_session
 -- The settings that our statements rely on, of a session that we do not set up. Returns: one row.
-SELECT current_setting('default_transaction_isolation'), current_setting('client_encoding'), current_setting('lock_timeout'),
+SELECT current_setting('default_transaction_isolation'), current_setting('client_encoding'),
+       current_setting('synchronous_commit'), current_setting('lock_timeout'),
        current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout');
 
 -- name: read_transaction

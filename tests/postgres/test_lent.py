@@ -91,10 +91,10 @@ def test_a_pool_s_connections_that_died_idle_cost_no_error(
             store.tenant(SCOPE).states.create(f"s{number}", 1)
 
 
-def test_a_pool_s_sessions_have_to_bound_their_waits(
+def test_a_pool_s_sessions_have_to_be_fit_for_our_statements(
     postgres: PostgresHarness, lend: Callable[..., psycopg_pool.ConnectionPool[Any]]
 ) -> None:
-    """P11, P13: nobody would end what waits without end."""
+    """P11, P13: nobody would end what waits without end; P9: nor keep what was told as kept."""
     bounds = {"lock_timeout": "9s", "statement_timeout": "9s", "idle_in_transaction_session_timeout": "9s"}
     for missing in bounds:
         options = " ".join(f"-c {name}={value}" for name, value in bounds.items() if name != missing)
@@ -106,6 +106,8 @@ def test_a_pool_s_sessions_have_to_bound_their_waits(
         _open(postgres, lend(configure=None, kwargs={"options": f"{options} {isolation}"}))
     with pytest.raises(UsageError, match="client_encoding"):
         _open(postgres, lend(configure=None, kwargs={"options": options, "client_encoding": "LATIN1"}))
+    with pytest.raises(UsageError, match="synchronous_commit"):
+        _open(postgres, lend(configure=None, kwargs={"options": f"{options} -c synchronous_commit=off"}))
     _open(postgres, lend(configure=None, kwargs={"options": options})).close()
 
 
