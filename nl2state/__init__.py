@@ -27,15 +27,16 @@ from nl2state.errors import (
     TransitionError,
     UsageError,
 )
-from nl2state.idempotency import Attempt, IdempotencyRecord, IdempotencyStore, Reservation
+from nl2state.idempotency import Attempt, Completion, IdempotencyRecord, IdempotencyStore, KeyRequest, Reservation
 from nl2state.keys import derive_key
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle
 from nl2state.limits import Limits
+from nl2state.many import Outcomes
 from nl2state.pages import Page
 from nl2state.payload import Json, Value, fingerprint
 from nl2state.scope import TenantScope
-from nl2state.states import ANY_REVISION, NEVER, FencedStateStore, StateRecord, StateStore
+from nl2state.states import ANY_REVISION, NEVER, FencedStateStore, NewState, StateRecord, StateStore, StateUpdate
 from nl2state.store import RetainCursor, Retained, Store, System, Tenant, Transaction
 from nl2state.toolkit.holding import Held
 from nl2state.toolkit.idempotent import run_once, run_once_in_transaction
@@ -49,6 +50,7 @@ __all__ = [
     "Attempt",
     "AttemptInFlightError",
     "BusyError",
+    "Completion",
     "ConflictError",
     "CorruptError",
     "Fence",
@@ -60,6 +62,7 @@ __all__ = [
     "InvalidInputError",
     "Json",
     "KeyConflictError",
+    "KeyRequest",
     "Lease",
     "LeaseBusyError",
     "LeaseRecord",
@@ -67,8 +70,10 @@ __all__ = [
     "Lifecycle",
     "Limits",
     "Metadata",
+    "NewState",
     "NotFoundError",
     "OutcomeUnknownError",
+    "Outcomes",
     "Page",
     "PayloadError",
     "Reservation",
@@ -79,6 +84,7 @@ __all__ = [
     "SealingError",
     "StateRecord",
     "StateStore",
+    "StateUpdate",
     "StateView",
     "Store",
     "StoreError",

@@ -64,8 +64,12 @@ class StoreError(Exception):
     retryable: ClassVar[bool] = False
     fields: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    index: int | None
+    """Of a call for many items: which of them it is about, from 0. None where it is about the call."""
+
+    def __init__(self, message: str, *, index: int | None = None, **fields: Any) -> None:
         super().__init__(message)
+        self.index = index
         unknown = fields.keys() - set(self.fields)
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {sorted(unknown)}")
@@ -74,11 +78,14 @@ class StoreError(Exception):
 
     def again(self) -> Self:
         """Return this error as it was made, without the traceback and context that it gathered."""
-        return type(self)(self.args[0], **{name: getattr(self, name) for name in self.fields})
+        return type(self)(self.args[0], **self._fields())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and fields, so that a task queue carries the error whole."""
-        return _rebuild, (type(self), self.args[0], {name: getattr(self, name) for name in self.fields})
+        return _rebuild, (type(self), self.args[0], self._fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("index", *self.fields)}
 
 
 def _rebuild(kind: type[StoreError], message: str, fields: dict[str, Any]) -> StoreError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict
 from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence
 from nl2state.limits import Limits
+from nl2state.many import Outcomes
 from nl2state.pages import PAGE_SIZE, Page
 from nl2state.payload import Value, fingerprint_bytes, fingerprint_of
 
@@ -18,8 +20,10 @@ __all__ = [
     "NO_OUTCOME",
     "NO_REQUEST",
     "Attempt",
+    "Completion",
     "IdempotencyRecord",
     "IdempotencyStore",
+    "KeyRequest",
     "NoOutcome",
     "NoRequest",
     "Reservation",
@@ -113,6 +117,25 @@ class ReserveOptions(TypedDict, total=False):
     wait_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRequest:
+    """A key to reserve, with others, and the request that it is for: see IdempotencyStore.reserve."""
+
+    key: str
+    request: Value | NoRequest = NO_REQUEST
+    request_fingerprint: str | None = None
+    record_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An attempt to complete, with others, and what came of it: see IdempotencyStore.complete."""
+
+    attempt: Attempt
+    outcome: Value | NoOutcome = NO_OUTCOME
+    outcome_fingerprint: str | None = None
+
+
 class IdempotencyStore(Protocol):
     """The idempotency keys of one scope.
 
@@ -145,6 +168,22 @@ class IdempotencyStore(Protocol):
         """
         ...
 
+    def reserve_many(
+        self,
+        items: Sequence[KeyRequest],
+        *,
+        result_ttl_seconds: float,
+        attempt_ttl_seconds: float,
+        atomic: bool,
+    ) -> Outcomes[Reservation]:
+        """Reserve keys for requests, or learn their outcomes, by one statement. See reserve; it waits for nobody.
+
+        With `atomic` all of them are reserved or were completed, or else none is reserved: the first refusal is raised,
+        and has the item's `index`. Else each by itself, and the outcomes say so. At most `Limits.items_max` items, and
+        no two of one key.
+        """
+        ...
+
     def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
         """Let an attempt last its own TTL, or another, from now, and return when it ends. That never moves back.
 
@@ -166,6 +205,15 @@ class IdempotencyStore(Protocol):
         Where the outcome is large or secret, its fingerprint (`sha256:` and 64 hexadecimal digits) is kept instead of
         it: later reservations are told that. Raises FencingRejectedError where the attempt was superseded or ended, or
         the fence's lease was lost; InvalidInputError unless there is either an outcome or its fingerprint.
+        """
+        ...
+
+    def complete_many(self, items: Sequence[Completion], *, atomic: bool, fence: Fence | None = None) -> Outcomes[None]:
+        """Keep the outcomes of attempts, guarded by a fence where one is given, by one statement. See complete.
+
+        With `atomic` all of them are kept, or none: the first refusal is raised, and has the item's `index`. Else each
+        by itself, and the outcomes say so. At most `Limits.items_max` items, of `Limits.items_bytes_max` together, and
+        no two of one key.
         """
         ...
 

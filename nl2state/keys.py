@@ -21,7 +21,11 @@ def check_id(field: str, value: str, bytes_max: int) -> str:
 
     Raises InvalidInputError, which names the field and not the value.
     """
-    check_prefix(field, value, bytes_max)
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= bytes_max:
+        if value[0] != " " != value[-1]:  # the only white space that is printable ASCII
+            return value
+    else:
+        check_prefix(field, value, bytes_max)
     if not value:
         raise InvalidInputError(f"{field} is empty", field=field)
     if value[0].isspace() or value[-1].isspace():

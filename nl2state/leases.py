@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
 from nl2state.errors import CorruptError, PayloadError
 from nl2state.limits import Limits
+from nl2state.many import Outcomes
 from nl2state.pages import PAGE_SIZE, Page
-from nl2state.payload import Encoding, Json, Payload, decode, encode
+from nl2state.payload import FORMAT, Encoding, Json, decode, encode
 
 __all__ = [
     "CLOCK_DRIFT_MAX",
@@ -141,6 +143,15 @@ class LeaseStore(Protocol):
         """
         ...
 
+    def renew_many(self, fences: Sequence[Fence], *, ttl_seconds: float | None = None, atomic: bool) -> Outcomes[Lease]:
+        """Make leases that are still valid last their own TTLs, or another, from now, by one statement. See renew.
+
+        With `atomic` all of them are renewed, or none: the first that was lost raises FencingRejectedError with its
+        `index`. Else each by itself, and the outcomes say which were lost. At most `Limits.items_max` of them, and no
+        two of one resource.
+        """
+        ...
+
     def release(self, fence: Fence) -> None:
         """Free a resource. Open writes of this fence are waited for. Raises FencingRejectedError where it was lost."""
         ...
@@ -180,7 +191,7 @@ def encode_metadata(metadata: Metadata | None, limits: Limits) -> bytes | None:
 
 def decode_metadata(data: bytes | None) -> Metadata | None:
     """Return the metadata of its canonical form. Raises CorruptError. For backends."""
-    metadata = None if data is None else decode(Payload(data, Encoding.JSON))
+    metadata = None if data is None else decode(data, Encoding.JSON, FORMAT)
     if metadata is None or isinstance(metadata, dict):
         return metadata
     raise CorruptError("the stored metadata of a lease is not an object")

@@ -63,6 +63,12 @@ class Limits(BaseModel):
     page_size_max: int = Field(default=1_000, ge=100, le=10_000)
     """Rows that a call which lists looks at. It is not less than what such a call does unless told otherwise."""
 
+    items_max: int = Field(default=1_000, ge=1, le=10_000)
+    """Items of a call for many."""
+
+    items_bytes_max: int = Field(default=16_777_216, ge=1, le=268_435_456)
+    """Bytes of all values of a call for many, in their canonical form. A server takes a message of 1 GiB at most."""
+
 
 def check_seconds(field: str, value: float, *, least: float = 0.0, most: float) -> float:
     """Return a duration in seconds within its bounds. Raises InvalidInputError; NaN and infinity are out of any."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
 from types import NoneType
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from pydantic_core import from_json
 
@@ -44,11 +44,18 @@ _REQUEST_NODES_MAX = 67_108_864  # a request is not stored, so its size is the s
 _FINGERPRINT_PREFIX = "sha256:"
 
 _KINDS = frozenset({str, bool, NoneType, int, float, dict, list})
+_TEXT = frozenset({str})
+_NONE: frozenset[str] = frozenset()
 _HARMLESS: dict[frozenset[str], set[str]] = {}  # names that were seen to be none of a credential's
 _HARMLESS_MAX = 10_000
 _HARMLESS_LENGTH_MAX = 64
 
-_encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+_make_parts = getattr(json.encoder, "c_make_encoder", None)
+# CPython's own, which JSONEncoder makes anew for each value; where it is not to be had, JSONEncoder does
+_parts_of = _make_parts and _make_parts(
+    None, _ENCODER.default, json.encoder.encode_basestring, None, ":", ",", True, False, False
+)
 
 
 class Encoding(IntEnum):
@@ -58,8 +65,10 @@ class Encoding(IntEnum):
     BYTES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+_JSON, _BYTES = map(int, Encoding)  # compared with on the way of every read
+
+
+class Payload(NamedTuple):
     """A value as it is stored."""
 
     data: bytes
@@ -77,8 +86,9 @@ def encode(value: Value, limits: Limits, *, field: str = "value", bytes_max: int
     if isinstance(value, bytes):
         payload = Payload(value, Encoding.BYTES)
     else:
-        # each node takes a byte at least
-        _Bounds(field, limits.payload_depth_max, limits.payload_bytes_max, limits.forbidden_names).check(value)
+        if not _is_harmless(value, limits.payload_depth_max, limits.forbidden_names):
+            # each node takes a byte at least
+            _Bounds(field, limits.payload_depth_max, limits.payload_bytes_max, limits.forbidden_names).check(value)
         payload = Payload(_canonical(value, field), Encoding.JSON)
     most = limits.payload_bytes_max if bytes_max is None else bytes_max
     if len(payload.data) > most:
@@ -86,17 +96,19 @@ def encode(value: Value, limits: Limits, *, field: str = "value", bytes_max: int
     return payload
 
 
-def decode(payload: Payload) -> Value:
+def decode(data: bytes, encoding: int | None, form: int | None) -> Value:
     """Return the value of a stored payload. Raises CorruptError for one that this code cannot have written."""
-    if payload.format != FORMAT:
+    if form != FORMAT:
         raise CorruptError("a stored payload is of a form that this code does not know")
-    if payload.encoding == Encoding.BYTES:
-        return payload.data
-    try:
-        return cast("Value", from_json(payload.data, allow_inf_nan=False))
-    except ValueError:
-        pass
-    raise CorruptError("a stored payload is not JSON")
+    if encoding == _JSON:
+        try:
+            return cast("Value", from_json(data, allow_inf_nan=False))
+        except ValueError:
+            pass
+        raise CorruptError("a stored payload is not JSON")
+    if encoding == _BYTES:
+        return data
+    raise CorruptError("a stored payload is of an encoding that this code does not know")
 
 
 def fingerprint(value: Value, limits: Limits | None = None, *, field: str = "request") -> str:
@@ -113,7 +125,8 @@ def fingerprint_of(value: Value, limits: Limits, *, field: str = "request") -> b
     if isinstance(value, bytes):
         digest = hashlib.sha256(b"bytes:" + value)
     else:
-        _Bounds(field, limits.payload_depth_max, _REQUEST_NODES_MAX).check(value)
+        if not _is_harmless(value, limits.payload_depth_max, frozenset()):
+            _Bounds(field, limits.payload_depth_max, _REQUEST_NODES_MAX).check(value)
         digest = hashlib.sha256(b"json:" + _canonical(value, field))
     return digest.digest()
 
@@ -133,10 +146,37 @@ def fingerprint_text(digest: bytes) -> str:
 
 def _canonical(value: Value, field: str) -> bytes:
     try:
-        return _encode_json(value).encode()
+        text = "".join(_parts_of(value, 0)) if _parts_of else _ENCODER.encode(value)
+        return text.encode()
     except ValueError as error:
         surrogate = isinstance(error, UnicodeEncodeError)
     raise PayloadError(f"{field} has {'a lone surrogate' if surrogate else 'a number that is not finite'}", field=field)
+
+
+def _is_harmless(value: object, depth_max: int, forbidden: frozenset[str]) -> bool:
+    """Whether a value is certainly within its bounds: small, and of names that were seen before.
+
+    In one sweep, since it is on the way of every write. What it cannot tell is for `_Bounds` to judge.
+    """
+    nodes: list[Any] = [value]
+    names: set[Any] = set()
+    parts_left = depth_max  # as many lists and objects cannot be deeper
+    for node in nodes:  # which grows meanwhile
+        kind = type(node)
+        if kind is dict or kind is list:
+            parts_left -= 1
+            if parts_left < 0 or len(node) > _HARMLESS_MAX:
+                return False
+            if kind is dict:
+                names.update(node)
+                nodes += node.values()
+            else:
+                nodes += node
+        elif kind is int and not -_INTEGER_MAX < node < _INTEGER_MAX:
+            return False
+    if not (_KINDS.issuperset(map(type, nodes)) and _TEXT.issuperset(map(type, names))):
+        return False
+    return not forbidden or names <= _HARMLESS.get(forbidden, _NONE)
 
 
 @dataclass(slots=True)

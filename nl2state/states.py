@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from nl2state.errors import (
-    AlreadyExistsError,
-    NotFoundError,
-    RevisionConflictError,
-    TerminalError,
-    TransitionError,
-)
+from nl2state.errors import NotFoundError
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle
 from nl2state.limits import checked_integer
+from nl2state.many import Outcomes
 from nl2state.pages import PAGE_SIZE, Page
 from nl2state.payload import Value
 from nl2state.views import StateView
@@ -24,14 +20,14 @@ from nl2state.views import StateView
 __all__ = [
     "ANY_REVISION",
     "NEVER",
-    "Expectation",
     "ExpectedRevision",
     "FencedStateStore",
-    "Found",
+    "NewState",
     "StateRecord",
     "StateStore",
+    "StateUpdate",
     "Ttl",
-    "refuse_creation",
+    "checked_revision",
 ]
 
 V = TypeVar("V")
@@ -76,6 +72,33 @@ class StateRecord(Generic[V]):
     created_at: datetime
     updated_at: datetime
     expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewState(Generic[V]):
+    """A record to make, with others: see StateStore.create, whose options these are."""
+
+    record_id: str
+    value: V
+    status: str | None = None
+    ttl_seconds: float | None = None
+    schema_version: int = 1
+    request_id: str | None = None
+    parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateUpdate(Generic[V]):
+    """A write of a record, with those of others: see StateStore.update, whose options these are."""
+
+    record_id: str
+    value: V
+    expected_revision: ExpectedRevision
+    expected_status: str | None = None
+    status: str | None = None
+    ttl_seconds: Ttl = None
+    schema_version: int | None = None
+    request_id: str | None = None
 
 
 class StateStore(Protocol):
@@ -157,6 +180,13 @@ class StateStore(Protocol):
         if record is None:
             raise NotFoundError("there is no such record")
         return record
+
+    def get_many(self, record_ids: Sequence[str]) -> list[StateRecord[Value] | None]:
+        """Return the records of these ids in their order, None for each that is not there, as they are at one moment.
+
+        At most `Limits.items_max` of them.
+        """
+        ...
 
     def get_revision(self, record_id: str) -> int | None:
         """Return the record's revision, or None where there is none. Its value is not read."""
@@ -264,67 +294,42 @@ class FencedStateStore(StateStore, Protocol):
         """Empty a record at its expected revision, guarded by the fence. See StateStore.delete."""
         ...
 
+    def create_many(
+        self,
+        items: Sequence[NewState[Value]],
+        *,
+        atomic: bool,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Make records that must be absent, guarded by the fence, by one statement. See create.
+
+        With `atomic` all of them are made, or none: the first refusal is raised, and has the item's `index`. Else each
+        is made or refused by itself, and the outcomes say so; those that are made are committed together.
+
+        At most `Limits.items_max` items, of `Limits.items_bytes_max` together, and no two of one record.
+        """
+        ...
+
+    def update_many(
+        self,
+        items: Sequence[StateUpdate[Value]],
+        *,
+        atomic: bool,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Write records that are at their expected revisions, guarded by the fence, by one statement.
+
+        See update; and create_many of `atomic`, and of the bounds.
+        """
+        ...
+
     def of(self, model: type[M], *, lifecycle: Lifecycle = DEFAULT_LIFECYCLE) -> StateView[M]:
         """Return a view of these records whose values are of `model`: whatever pydantic can validate."""
         return StateView(self, model, lifecycle)
 
 
-class Found(Protocol):
-    """A live record, as a refused write found it."""
-
-    @property
-    def revision(self) -> int:
-        """Its revision."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """Its status."""
-        ...
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether it ended."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What a write expects of its record, and the reasons for which it is refused, in their order. For backends."""
-
-    revision: int | None
-    """None for any, which has to be said aloud."""
-    status: str | None = None
-    sources: tuple[str, ...] | None = None
-    """The statuses from which the lifecycle leads to the new one; None where it does not matter."""
-    writes: bool = True
-    """Whether the record is to be written: a terminal one can only be deleted."""
-    required: bool = True
-    """Whether there has to be a record."""
-
-    @classmethod
-    def of(cls, revision: ExpectedRevision, **more: Any) -> Expectation:
-        """Check the revision that a caller expects. Raises InvalidInputError."""
-        return cls(None if revision is ANY_REVISION else checked_integer("expected_revision", revision), **more)
-
-    def refuse(self, found: Found | None) -> None:
-        """Raise the first reason that speaks against the write, if there is one."""
-        if found is None:
-            if self.required:
-                raise NotFoundError("there is no such record")
-            return
-        fields = {"revision": found.revision, "status": found.status}
-        if self.revision not in (None, found.revision):
-            raise RevisionConflictError("the record is at another revision", **fields)
-        if self.status not in (None, found.status):
-            raise RevisionConflictError("the record is in another status", **fields)
-        if self.writes and found.is_terminal:
-            raise TerminalError("the record ended", **fields)
-        if self.sources is not None and found.status not in self.sources:
-            raise TransitionError("the lifecycle does not lead there", **fields)
-
-
-def refuse_creation(found: Found | None) -> None:
-    """Raise AlreadyExistsError where the record that is to be made is there. For backends."""
-    if found is not None:
-        raise AlreadyExistsError("the record exists", revision=found.revision, status=found.status)
+def checked_revision(expected: ExpectedRevision) -> int | None:
+    """Return the revision that a caller expects, or None for any. Raises InvalidInputError. For backends."""
+    return None if expected is ANY_REVISION else checked_integer("expected_revision", expected)

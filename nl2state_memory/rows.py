@@ -158,7 +158,7 @@ def lease_record(resource: str, row: LeaseRow, at: datetime) -> LeaseRecord | No
 
 def outcome(row: KeyRow) -> Value:
     """Return a key's outcome; None where it has none."""
-    return None if row.outcome is None else decode(row.outcome)
+    return None if row.outcome is None else decode(*row.outcome)
 
 
 def outcome_fingerprint(row: KeyRow) -> str | None:

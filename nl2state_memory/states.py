@@ -8,12 +8,20 @@ from datetime import datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
+from nl2state.expectations import Expectation, refuse_creation
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, decode, encode
-from nl2state.states import NEVER, Expectation, ExpectedRevision, FencedStateStore, StateRecord, Ttl, refuse_creation
+from nl2state.states import (
+    NEVER,
+    ExpectedRevision,
+    FencedStateStore,
+    StateRecord,
+    Ttl,
+    checked_revision,
+)
 from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
@@ -75,7 +83,7 @@ class MemoryStates(FencedStateStore):
         binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         binding.optional_id("expected_status", expected_status)
-        expected = Expectation.of(expected_revision, status=expected_status, sources=sources)
+        expected = Expectation(checked_revision(expected_revision), status=expected_status, sources=sources)
         binding.optional_id("status", status)
         if ttl_seconds is not None and ttl_seconds is not NEVER:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
@@ -179,7 +187,7 @@ class MemoryStates(FencedStateStore):
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
-        expected = Expectation.of(expected_revision, writes=False)
+        expected = Expectation(checked_revision(expected_revision), writes=False)
 
         return self._write(record_id, fence, expected.refuse, _emptied).revision
 
@@ -271,7 +279,7 @@ def _record(record_id: str, row: StateRow) -> StateRecord[Value]:
     """Return the record of a live row."""
     if row.payload is None:
         raise AssertionError("a live row has a payload")
-    return rows.state_record(record_id, row, decode(row.payload))
+    return rows.state_record(record_id, row, decode(*row.payload))
 
 
 def _there(row: StateRow | None) -> StateRow:

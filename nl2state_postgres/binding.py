@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from nl2state.binding import Binding
 from nl2state.errors import FencingRejectedError
 from nl2state.leases import Fence
-from nl2state.payload import Value, encode
 from nl2state_postgres.connection import Row
 from nl2state_postgres.database import Session
 
@@ -23,36 +22,53 @@ class PostgresBinding(Binding):
 
     session: Session
 
-    def row(self, name: str, **values: Any) -> Row | None:
-        """Run a statement of this scope that returns a row, or none."""
-        return self.session.row(name, scope=self.scope, **values)
+    def row(self, name: str, values: dict[str, Any]) -> Row | None:
+        """Run a statement of this scope that returns a row, or none. The scope is added to the values."""
+        values["scope"] = self.scope
+        return self.session.row(name, values)
 
-    def rows(self, name: str, **values: Any) -> list[Row]:
-        """Run a statement of this scope that returns many rows."""
-        return self.session.rows(name, scope=self.scope, **values)
+    def rows(self, name: str, values: dict[str, Any]) -> list[Row]:
+        """Run a statement of this scope that returns many rows. The scope is added to the values."""
+        values["scope"] = self.scope
+        return self.session.rows(name, values)
 
-    def write(self, name: str, fence: Fence | None, **values: Any) -> Row | None:
-        """Run a write of this scope, by its guarded form where there is a fence. No row: it was refused."""
+    def write(self, name: str, fence: Fence | None, values: dict[str, Any]) -> Row | None:
+        """Run a write of this scope, by its guarded form where there is a fence. No row: it was refused.
+
+        The scope, a new write_id and the fence are added to the values.
+        """
         values["write_id"] = new_write_id()
         if fence is None:
-            return self.row(name, **values)
-        return self.row(f"{name}_fenced", **_columns(fence), **values)
+            return self.row(name, values)
+        values["fence_resource"], values["fence_owner"], values["fence_token"] = (
+            fence.resource,
+            fence.owner,
+            fence.token,
+        )
+        return self.row(f"{name}_fenced", values)
 
     def require_fence(self, fence: Fence | None) -> None:
         """Raise FencingRejectedError where a refused write's fence explains the refusal."""
-        if fence is not None and self.row("check_fence", **_columns(fence)) is None:
-            raise FencingRejectedError("the lease was lost")
-
-    def payload(self, column: str, value: Value) -> dict[str, Any]:
-        """Return the three columns of a payload. Raises PayloadError."""
-        stored = encode(value, self.limits, field="value" if column == "payload" else column)
-        return {column: stored.data, f"{column}_encoding": stored.encoding, f"{column}_format": stored.format}
+        if fence is not None:
+            columns = {"fence_resource": fence.resource, "fence_owner": fence.owner, "fence_token": fence.token}
+            if self.row("check_fence", columns) is None:
+                raise FencingRejectedError("the lease was lost")
 
 
-def new_write_id() -> UUID:
-    """Return what a call's writes are known by."""
-    return UUID(bytes=os.urandom(16))
+def new_write_id() -> bytes:
+    """Return what a call's writes are known by: the 16 bytes of a uuid that no other call has.
+
+    They are counted on from a random one. To ask the system each time would let other threads run, and wait for them.
+    """
+    return next(_write_ids).to_bytes(16, "big")
 
 
-def _columns(fence: Fence) -> dict[str, Any]:
-    return {"fence_resource": fence.resource, "fence_owner": fence.owner, "fence_token": fence.token}
+def _begin_write_ids() -> None:
+    global _write_ids  # noqa: PLW0603  # a forked child begins its own
+    _write_ids = itertools.count(int.from_bytes(os.urandom(16), "big") >> 1)
+
+
+_write_ids: itertools.count[int]
+_begin_write_ids()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_write_ids)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
@@ -12,7 +13,7 @@ from psycopg.rows import tuple_row
 
 from nl2state.errors import InvalidInputError, StoreUnavailableError, UsageError
 from nl2state_postgres import sqlstates
-from nl2state_postgres.catalog import Catalog, Statement
+from nl2state_postgres.catalog import PARAMETER_TYPES, Catalog, Statement
 from nl2state_postgres.connection import ADAPTERS, Answer, answer_of, reading, session_values
 from nl2state_postgres.settings import Settings
 
@@ -68,9 +69,13 @@ class Borrowed:
         if not self._set_autocommit(self._autocommit):
             self.close()
 
-    def run(self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False) -> Answer:
+    def run(
+        self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False, after: Sequence[str] = ()
+    ) -> Answer:
         """Run a statement. Raises a StoreError; the driver's stays here."""
-        parameters = [values[name] for name in statement.parameters]
+        for command in after:
+            self.command(command)
+        parameters = [_adapted(PARAMETER_TYPES[name], values[name]) for name in statement.parameters]
         return self._execute(statement.sql, parameters, in_doubt=in_doubt and statement.writes)
 
     def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
@@ -112,6 +117,15 @@ class Borrowed:
         loaders = Transformer(ADAPTERS)
         loaders.set_pgresult(result)
         return answer_of(loaders, result)
+
+
+def _adapted(kind: str, value: Any) -> Any:
+    """Return a value as psycopg's own dumpers take one of its type."""
+    if kind == "uuid" and isinstance(value, bytes):
+        return UUID(bytes=value)
+    if kind == "text[]" and value is not None:
+        return list(value)
+    return value
 
 
 def require_transaction(borrowed: Borrowed, catalog: Catalog) -> None:

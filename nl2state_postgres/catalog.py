@@ -30,7 +30,6 @@ __all__ = ["PARAMETER_TYPES", "Catalog", "Returns", "Statement", "quote_schema"]
 PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "after": "text",
     "age_seconds": "double precision",
-    "any_revision": "boolean",
     "attempt": "bigint",
     "attempt_ttl_seconds": "double precision",
     "before": "text",
@@ -118,6 +117,7 @@ class Statement:
     encoders: tuple[tuple[str, Callable[[Any], bytes]], ...] = field(init=False)
     oids: tuple[int, ...] = field(init=False)
     formats: tuple[Format, ...] = field(init=False)
+    takes_epoch: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Lay out what is sent with each call."""
@@ -128,6 +128,7 @@ class Statement:
             "encoders": tuple(zip(self.parameters, (wire.encode for wire in wires), strict=True)),
             "oids": tuple(wire.oid for wire in wires),
             "formats": (Format.BINARY,) * len(wires),
+            "takes_epoch": "epoch" in self.parameters,
         }
         for name, value in laid_out.items():
             object.__setattr__(self, name, value)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Transformer
@@ -65,17 +65,29 @@ _GRACE_SECONDS: Final = 2.0
 """How much longer than the server's own bound on a statement its answer is waited for."""
 
 
-class Answer(NamedTuple):
+class Answer:
     """What came of a statement: its rows, how many it touched, and the word of its command."""
 
-    rows: list[Row]
-    touched: int
-    command: str
+    __slots__ = ("_result", "rows")
+
+    def __init__(self, rows: list[Row], result: PGresult) -> None:
+        self.rows = rows
+        self._result = result
 
     @property
     def row(self) -> Row | None:
         """The only row, or None where there is none."""
         return self.rows[0] if self.rows else None
+
+    @property
+    def touched(self) -> int:
+        """How many rows it inserted, updated or deleted, or how many it returned."""
+        return self._result.command_tuples or 0
+
+    @property
+    def command(self) -> str:
+        """What the server says that it did."""
+        return (self._result.command_status or b"").decode()
 
 
 class Runner(Protocol):
@@ -96,8 +108,14 @@ class Runner(Protocol):
         """The epoch of tokens that are granted on it; None where each grant reads it."""
         ...
 
-    def run(self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False) -> Answer:
-        """Run a statement. `in_doubt` says that it commits by itself: a lost answer leaves its outcome unknown."""
+    def run(
+        self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False, after: Sequence[str] = ()
+    ) -> Answer:
+        """Run a statement. `in_doubt` says that it commits by itself: a lost answer leaves its outcome unknown.
+
+        `after` are commands without parameters and rows. They travel before it, in the same round trip where that can
+        be; it does not run where one of them fails, and their failure is raised.
+        """
         ...
 
     def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
@@ -117,7 +135,7 @@ def answer_of(loaders: abc.Transformer, result: PGresult) -> Answer:
         rows = None
     if rows is None:
         raise CorruptError("a stored value cannot be read")
-    return Answer(rows, result.command_tuples or 0, (result.command_status or b"").decode())
+    return Answer(rows, result)
 
 
 def conninfo_of(dsn: str, settings: Settings) -> str:
@@ -161,10 +179,11 @@ class Connection(psycopg.Connection[Row]):
     """A connection that was set up for our statements. Its repr tells nothing of the server: the pool logs it."""
 
     epoch: int | None = None
+    at_hand_until = 0.0  # by the monotonic clock: then the pool's own rules are to be asked
     _prepares = False
     _bound_seconds = 60.0
     _lost = False
-    _readable: Callable[[float], bool]
+    _readable: Callable[[float], object]
     _loaders: dict[Statement, Any]  # of each statement that is prepared; None before it ran
 
     @classmethod
@@ -215,17 +234,27 @@ class Connection(psycopg.Connection[Row]):
 
     @property
     def alive(self) -> bool:
-        """Whether the server has not hung up while the connection idled: then there would be something to read."""
-        return not self.closed and not self._readable(0.0)
+        """Whether the server has not hung up while the connection idled.
 
-    def run(self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False) -> Answer:
+        A poll would tell it too, but would let other threads run meanwhile, and wait for them.
+        """
+        try:
+            self.pgconn.consume_input()  # what the server may have said before it hung up
+            self.pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return True
+
+    def run(
+        self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False, after: Sequence[str] = ()
+    ) -> Answer:
         """Run a statement. Raises a StoreError; the driver's stays here."""
         sent = [None if (value := values[name]) is None else encode(value) for name, encode in statement.encoders]
-        result, state = self._send(statement, sent)
+        result, state = self._send(statement, sent, after)
         if state in sqlstates.STALE and self.pgconn.transaction_status == TransactionStatus.IDLE:
             self._loaders.clear()  # it comes before the execution, so that it is safe to send again
             self.command("DEALLOCATE ALL")
-            result, state = self._send(statement, sent)
+            result, state = self._send(statement, sent, after)
         if state or result is None:
             self._fail(state, in_doubt=in_doubt and statement.writes)
         loaders = self._loaders.get(statement)
@@ -247,21 +276,40 @@ class Connection(psycopg.Connection[Row]):
         loaders.set_pgresult(result)
         return answer_of(loaders, result)
 
-    def _send(self, statement: Statement, sent: list[bytes | None]) -> tuple[PGresult | None, str]:
+    def _send(
+        self, statement: Statement, sent: list[bytes | None], after: Sequence[str]
+    ) -> tuple[PGresult | None, str]:
+        """Send a statement, and return its answer: see _exchange."""
         pgconn = self.pgconn
-        if not self._prepares:
-            return self._exchange(
-                pgconn.send_query_params, statement.text, sent, statement.oids, statement.formats, Format.BINARY
-            )
-        if statement not in self._loaders:
-            result, state = self._exchange(pgconn.send_prepare, statement.key, statement.text, statement.oids)
-            if state:
-                return result, state
-            self._loaders[statement] = None  # noted before it runs, which may fail
-        return self._exchange(pgconn.send_query_prepared, statement.key, sent, statement.formats, Format.BINARY)
+        send: Callable[..., None]
+        parameters: tuple[Any, ...]
+        if self._prepares:
+            if statement not in self._loaders:
+                result, state = self._exchange(pgconn.send_prepare, statement.key, statement.text, statement.oids)
+                if state:
+                    return result, state
+                self._loaders[statement] = None  # noted before it runs, which may fail
+            send, parameters = pgconn.send_query_prepared, (statement.key, sent, statement.formats, Format.BINARY)
+        else:
+            send = pgconn.send_query_params
+            parameters = (statement.text, sent, statement.oids, statement.formats, Format.BINARY)
+        if after:
+            return self._exchange(self._send_after, after, send, parameters)
+        return self._exchange(send, *parameters)
+
+    def _send_after(self, commands: Sequence[str], send: Callable[..., None], parameters: tuple[Any, ...]) -> None:
+        """Send commands and then a statement, all of them up to one Sync: the first that fails is the last that ran."""
+        self.pgconn.enter_pipeline_mode()
+        for command in commands:
+            self.pgconn.send_query_params(command.encode(), None)
+        send(*parameters)
+        self.pgconn.pipeline_sync()
 
     def _exchange(self, send: Callable[..., None], *parameters: Any) -> tuple[PGresult | None, str]:
-        """Send something and return its answer, and the SQLSTATE of its failure, empty where it succeeded."""
+        """Send something and return its answer, and the SQLSTATE of its failure, empty where it succeeded.
+
+        Of several in a pipeline, that is the answer of the first that failed, or else of the last.
+        """
         pgconn = self.pgconn
         answer: PGresult | None = None
         try:
@@ -269,17 +317,21 @@ class Connection(psycopg.Connection[Row]):
             give_up_at = time.monotonic() + self._bound_seconds
             if pgconn.flush():  # larger than the socket's buffer
                 self._flush(give_up_at)
-            while self._readable(give_up_at - time.monotonic()):
+            while self._readable(max(0.0, give_up_at - time.monotonic()) * 1_000):
                 pgconn.consume_input()
                 while not pgconn.is_busy():  # get_result would wait with the GIL held, deaf to signals
                     result = pgconn.get_result()
                     if result is None:
-                        return answer, "" if answer is None else self._state_of(answer)
-                    if answer is None or answer.status not in _FAILED:
+                        if pgconn.pipeline_status:  # it parts the answers
+                            continue
+                        return answer, "" if answer is None else _state_of(answer)
+                    if result.status == ExecStatus.PIPELINE_SYNC:
+                        pgconn.exit_pipeline_mode()
+                    elif answer is None or answer.status not in _FAILED:
                         answer = result
         except psycopg.Error:  # without the server's "ready", a success may not be committed; its refusal stands
             answer = self._last_words(answer)
-            return answer, (answer and self._state_of(answer)) or sqlstates.LOST
+            return answer, (answer and _state_of(answer)) or sqlstates.LOST
         except BaseException:  # a signal's: nobody knows whether the statement ran
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=_CANCEL_SECONDS)
@@ -300,12 +352,6 @@ class Connection(psycopg.Connection[Row]):
             while self.pgconn.status == ConnStatus.BAD and (result := self.pgconn.get_result()) is not None:
                 answer = result if answer is None or answer.status not in _FAILED else answer
         return answer
-
-    def _state_of(self, result: PGresult) -> str:
-        if result.status not in _FAILED:
-            return ""
-        state = result.error_field(DiagnosticField.SQLSTATE)
-        return state.decode() if state else sqlstates.LOST
 
     def _fail(self, state: str, *, in_doubt: bool) -> NoReturn:
         if self.pgconn.status == ConnStatus.BAD and not sqlstates.ends_connection(state):
@@ -329,6 +375,13 @@ class Connection(psycopg.Connection[Row]):
                 self.epoch = (self.run(catalog["read_epoch"], {}).row or (None,))[0]
 
 
+def _state_of(result: PGresult) -> str:
+    if result.status not in _FAILED:
+        return ""
+    state = result.error_field(DiagnosticField.SQLSTATE)
+    return state.decode() if state else sqlstates.LOST
+
+
 def session_values(settings: Settings) -> dict[str, str]:
     """Return the parameters of set_up_session."""
     return {
@@ -343,14 +396,13 @@ def milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1_000)))
 
 
-def reading(socket: int) -> Callable[[float], bool]:
-    """Return a function that waits until the socket can be read, at most so many seconds, and says whether it can."""
+def reading(socket: int) -> Callable[[float], object]:
+    """Return what waits until a socket can be read, at most so many milliseconds, and says whether it can."""
     if not hasattr(select, "poll"):  # Windows, and where it is patched out
-        return lambda seconds: bool(select.select([socket], [], [], max(0.0, seconds))[0])
+        return lambda milliseconds: select.select([socket], [], [], milliseconds / 1_000)[0]
     poller = select.poll()
     poller.register(socket, select.POLLIN)
-    poll = poller.poll
-    return lambda seconds: bool(poll(max(0.0, seconds) * 1_000))
+    return poller.poll
 
 
 def _writable(socket: int, seconds: float) -> bool:

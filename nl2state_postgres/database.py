@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from nl2state.errors import OutcomeUnknownError, StoreError, StoreUnavailableError, UsageError
 from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_postgres.borrowed import Borrowed
-from nl2state_postgres.catalog import Catalog, Returns, Statement
+from nl2state_postgres.catalog import Catalog, Statement
 from nl2state_postgres.connection import BEGIN, Answer, Row, Runner, milliseconds
 from nl2state_postgres.pools import Pool, taken
 
@@ -28,15 +28,15 @@ _READ_BACK_MAX: Final = 3
 class Session(Protocol):
     """Where a capability's statements run: on a connection of the pool each, or in one transaction."""
 
-    def row(self, name: str, **values: Any) -> Row | None:
+    def row(self, name: str, values: dict[str, Any]) -> Row | None:
         """Run a statement that returns a row, or none."""
         ...
 
-    def rows(self, name: str, **values: Any) -> list[Row]:
+    def rows(self, name: str, values: dict[str, Any]) -> list[Row]:
         """Run a statement that returns many rows."""
         ...
 
-    def count(self, name: str, **values: Any) -> int:
+    def count(self, name: str, values: dict[str, Any]) -> int:
         """Run a statement that returns a count of rows."""
         ...
 
@@ -46,17 +46,18 @@ class _Statements:
 
     catalog: Catalog
 
-    def row(self, name: str, **values: Any) -> Row | None:
+    def row(self, name: str, values: dict[str, Any]) -> Row | None:
         """Run a statement that returns a row, or none."""
-        return self._run(_declared(self.catalog[name], Returns.ONE, Returns.OPTIONAL), values).row
+        rows = self._run(self.catalog[name], values).rows
+        return rows[0] if rows else None
 
-    def rows(self, name: str, **values: Any) -> list[Row]:
+    def rows(self, name: str, values: dict[str, Any]) -> list[Row]:
         """Run a statement that returns many rows."""
-        return self._run(_declared(self.catalog[name], Returns.MANY), values).rows
+        return self._run(self.catalog[name], values).rows
 
-    def count(self, name: str, **values: Any) -> int:
+    def count(self, name: str, values: dict[str, Any]) -> int:
         """Run a statement that returns a count of rows."""
-        return self._run(_declared(self.catalog[name], Returns.COUNT), values).touched
+        return self._run(self.catalog[name], values).touched
 
     def _run(self, statement: Statement, values: dict[str, Any]) -> Answer:
         raise NotImplementedError
@@ -133,7 +134,8 @@ class Database(_Statements):
             found = self._once(self.catalog[statement.read_back], values)
             if found.rows:
                 return found
-        if not statement.sent_again or values.get("any_revision"):
+        at_any_revision = values.get("expected_revision", 0) is None
+        if not statement.sent_again or at_any_revision:
             return None
         again = self._once(statement, values)
         if again.rows or statement.read_back is None:
@@ -156,19 +158,17 @@ class Database(_Statements):
 
 def _run(connection: Runner, statement: Statement, values: dict[str, Any]) -> Answer:
     """Run a statement that commits by itself."""
-    if "epoch" in statement.parameters:
+    if statement.takes_epoch:
         values["epoch"] = connection.epoch
     return connection.run(statement, values, in_doubt=True)
 
 
-def _declared(statement: Statement, *returns: Returns) -> Statement:
-    if statement.returns not in returns:
-        raise UsageError(f"{statement.name} is declared to return {statement.returns.value}")
-    return statement
-
-
 class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
-    """A transaction on one connection. BEGIN waits for its first statement: an unused one is free."""
+    """A transaction on one connection.
+
+    BEGIN, and what marks and forgets a savepoint, wait for the next statement and travel with it: nobody asks what
+    comes of them, and an unused transaction is free.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__()
@@ -178,6 +178,7 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
         self._committing = False
         self._connection: Runner
         self._begun = False
+        self._unsent = [BEGIN]
         self._wrote = False
         self._savepoints = 0
 
@@ -199,10 +200,11 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
 
     def _run(self, statement: Statement, values: dict[str, Any]) -> Answer:
         self.check()
-        self._begin()
+        unsent, self._unsent = self._unsent, []
         try:
+            self._begun = True
             self._wrote |= statement.writes
-            answer = self._connection.run(statement, values)
+            answer = self._connection.run(statement, values, after=unsent)
         except BaseException as error:
             self.poison(error)
             raise
@@ -216,26 +218,27 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
             reading = self.catalog[statement.read_back]
             self.written.append((reading, {name: values[name] for name in reading.parameters}))
 
-    def _begin(self) -> None:
-        if not self._begun:
-            self._command(BEGIN)
-            self._begun = True
-
     def _mark(self) -> tuple[str, int]:
-        self._begin()
         self._savepoints += 1
         name = f"nl2state_{self._savepoints}"
-        self._command(f"SAVEPOINT {name}")
+        self._send_later(f"SAVEPOINT {name}")
         return name, len(self.written)
 
     def _undo_to(self, mark: tuple[str, int]) -> None:
         name, kept = mark
         del self.written[kept:]
-        # released as well: it would stay open, and another handle's on the connection may have its name
-        self._command("; ".join((f"ROLLBACK TO SAVEPOINT {name}", f"RELEASE SAVEPOINT {name}")))
+        if not self._unmark(name):
+            self._unsent.clear()  # of savepoints within this one
+            # at once, for the sake of those who wait for its locks; released as well: it would stay open, and another
+            # handle's on the connection may have its name
+            self._command("; ".join((f"ROLLBACK TO SAVEPOINT {name}", f"RELEASE SAVEPOINT {name}")))
 
     def _forget(self, mark: tuple[str, int]) -> None:
-        self._command(f"RELEASE SAVEPOINT {mark[0]}")
+        if not self._unmark(mark[0]):
+            self._send_later(f"RELEASE SAVEPOINT {mark[0]}")
+
+    def _send_later(self, command: str) -> None:
+        self._unsent.append(command)
 
     def _command(self, command: str) -> None:
         try:
@@ -243,6 +246,14 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
         except BaseException as error:
             self.poison(error)
             raise
+
+    def _unmark(self, name: str) -> bool:
+        """Take back a savepoint that was not sent yet, with all within it. Returns whether it was one."""
+        marking = f"SAVEPOINT {name}"
+        if marking not in self._unsent:
+            return False
+        del self._unsent[self._unsent.index(marking) :]
+        return True
 
     def _commit(self) -> None:
         if not self._begun:
@@ -269,6 +280,7 @@ class BorrowedSession(TransactionSession):
         super().__init__(catalog)
         self._connection = self._borrowed = borrowed
         self._begun = True
+        self._unsent = []
 
     def after_commit(self, call: object) -> None:  # noqa: ARG002  # it is never called
         """Raise UsageError: the commit is the caller's, and never seen here. A Held's release by it needs that."""
@@ -287,3 +299,7 @@ class BorrowedSession(TransactionSession):
 
     def _note(self, statement: Statement, values: Mapping[str, Any]) -> None:
         """Keep nothing: the commit is not seen here."""
+
+    def _send_later(self, command: str) -> None:
+        """Send it now: what the caller does meanwhile, on the connection itself, is to be undone with it."""
+        self._command(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from nl2state.idempotency import (
 )
 from nl2state.leases import Fence
 from nl2state.pages import PAGE_SIZE, Page, page_of
-from nl2state.payload import Value
+from nl2state.payload import Value, encode
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding, new_write_id
 from nl2state_postgres.sqlstates import LockTimeoutError
@@ -30,7 +29,8 @@ from nl2state_postgres.waiting import Waiting
 __all__ = ["PostgresIdempotency"]
 
 
-_NO_OUTCOME: Final = {"outcome": None, "outcome_encoding": None, "outcome_format": None}
+_OUTCOME: Final = ("outcome", "outcome_encoding", "outcome_format")
+_NOTHING: Final = (None, None, None)
 
 
 class PostgresIdempotency(IdempotencyStore):
@@ -71,7 +71,7 @@ class PostgresIdempotency(IdempotencyStore):
         checked = self._checked(attempt)
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
-        row = binding.row("renew_key", ttl_seconds=ttl_seconds, **checked)
+        row = binding.row("renew_key", {"ttl_seconds": ttl_seconds, **checked})
         if row is None:
             raise FencingRejectedError("the attempt was superseded, or has ended")
         claim_until: datetime = row[0]
@@ -89,8 +89,9 @@ class PostgresIdempotency(IdempotencyStore):
         binding = self._binding
         fence = binding.fence_of(fence)
         digest = outcome_digest(outcome, outcome_fingerprint)
-        columns = _NO_OUTCOME if outcome is NO_OUTCOME else binding.payload("outcome", outcome)
-        row = binding.write("complete_key", fence, outcome_fingerprint=digest, **self._checked(attempt), **columns)
+        kept = _NOTHING if outcome is NO_OUTCOME else encode(outcome, binding.limits, field="outcome")
+        values = {"outcome_fingerprint": digest, **self._checked(attempt), **dict(zip(_OUTCOME, kept, strict=True))}
+        row = binding.write("complete_key", fence, values)
         if row is None:
             binding.require_fence(fence)
             raise FencingRejectedError("the attempt was superseded, or has ended")
@@ -98,13 +99,13 @@ class PostgresIdempotency(IdempotencyStore):
     def abandon(self, attempt: Attempt, *, fence: Fence | None = None) -> None:
         """End an attempt without an outcome."""
         fence = self._binding.fence_of(fence)
-        if self._binding.write("abandon_key", fence, **self._checked(attempt)) is None:
+        if self._binding.write("abandon_key", fence, self._checked(attempt)) is None:
             self._binding.require_fence(fence)
             raise FencingRejectedError("the attempt was superseded, or has ended")
 
     def get(self, key: str) -> IdempotencyRecord | None:
         """Return the key as it stands, or None where it is not reserved or has expired."""
-        row = self._binding.row("get_key", key=self._binding.id("key", key))
+        row = self._binding.row("get_key", {"key": self._binding.id("key", key)})
         return None if row is None else rows.idempotency_record(key, row)
 
     def list(
@@ -112,23 +113,24 @@ class PostgresIdempotency(IdempotencyStore):
     ) -> Page[IdempotencyRecord]:
         """Return a page of what `get` says of each key, in their order."""
         span = self._binding.span(after=after, limit=limit)
-        self._binding.optional_id("record_id", record_id)
-        scanned = self._binding.rows("list_keys", record_id=record_id, after=span.after, page_size=span.limit)
+        record_id = self._binding.optional_id("record_id", record_id)
+        values = {"record_id": record_id, "after": span.after, "page_size": span.limit}
+        scanned = self._binding.rows("list_keys", values)
         return page_of(scanned, limit, rows.listed_key)
 
     def forget(self, key: str, *, fence: Fence | None = None) -> bool:
         """Drop a key's outcome, or its attempt, which can then not complete."""
         fence = self._binding.fence_of(fence)
-        known = self._binding.write("forget_key", fence, key=self._binding.id("key", key)) is not None
+        known = self._binding.write("forget_key", fence, {"key": self._binding.id("key", key)}) is not None
         if not known:
             self._binding.require_fence(fence)
         return known
 
-    def _reserve(self, values: Mapping[str, Any], waiting: Waiting) -> Reservation:
+    def _reserve(self, values: dict[str, Any], waiting: Waiting) -> Reservation:
         binding, key = self._binding, values["key"]
         while True:
             try:
-                row = binding.row("reserve_key", **values)
+                row = binding.row("reserve_key", values)
             except LockTimeoutError:  # the attempt ran out, and its completion is open
                 waiting.sleep_or_raise(AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0))
                 continue
@@ -145,6 +147,6 @@ class PostgresIdempotency(IdempotencyStore):
             remaining = max(0.0, (claim_until - at).total_seconds())
             waiting.sleep_or_raise(AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining))
 
-    def _checked(self, attempt: Attempt) -> dict[str, str | int]:
+    def _checked(self, attempt: Attempt) -> dict[str, Any]:
         attempt = self._binding.checked_attempt(attempt)
         return {"key": attempt.key, "attempt": attempt.number}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -41,7 +40,9 @@ class PostgresLeases(LeaseStore):
             "ttl_seconds": binding.ttl("ttl_seconds", ttl_seconds),
             "metadata": encode_metadata(metadata, binding.limits),
         }
-        with binding.turn(resource, binding.wait(wait_seconds)) as until:
+        if not binding.wait(wait_seconds):  # who does not wait stands in no queue
+            return self._acquire(wanted, Waiting(binding.monotonic(), binding.monotonic))
+        with binding.turn(resource, wait_seconds) as until:
             return self._acquire(wanted, Waiting(until, binding.monotonic))
 
     def try_acquire(
@@ -61,9 +62,7 @@ class PostgresLeases(LeaseStore):
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         sent_at = binding.monotonic()
-        row = binding.row(
-            "renew_lease", resource=fence.resource, owner=fence.owner, token=fence.token, ttl_seconds=ttl_seconds
-        )
+        row = binding.row("renew_lease", {"ttl_seconds": ttl_seconds, **_columns(fence)})
         if row is None:
             raise FencingRejectedError("the lease was lost")
         return rows.lease(fence, row, sent_at=sent_at, ttl_seconds=ttl_seconds)
@@ -72,7 +71,7 @@ class PostgresLeases(LeaseStore):
         """Free a resource."""
         binding = self._binding
         binding.checked_fence(fence)
-        row = binding.write("release_lease", None, resource=fence.resource, owner=fence.owner, token=fence.token)
+        row = binding.write("release_lease", None, _columns(fence))
         if row is None:
             raise FencingRejectedError("the lease was lost")
 
@@ -81,22 +80,23 @@ class PostgresLeases(LeaseStore):
         binding = self._binding
         binding.refuse_in_transaction("revoke")  # its two halves are two commits
         binding.id("resource", resource)
-        expired = binding.row("expire_lease", resource=resource)
+        expired = binding.row("expire_lease", {"resource": resource})
         token = None if expired is None else expired[0]
-        return binding.write("revoke_lease", None, resource=resource, token=token) is not None or token is not None
+        freed = binding.write("revoke_lease", None, {"resource": resource, "token": token})
+        return freed is not None or token is not None
 
     def inspect(self, resource: str) -> LeaseRecord | None:
         """Return who holds a lease, expired or not, or None where it is free."""
-        row = self._binding.row("inspect_lease", resource=self._binding.id("resource", resource))
+        row = self._binding.row("inspect_lease", {"resource": self._binding.id("resource", resource)})
         return None if row is None else rows.lease_record(resource, *row)
 
     def list(self, *, after: str | None = None, limit: int = PAGE_SIZE) -> Page[LeaseRecord]:
         """Return a page of what `inspect` says of each resource, in their order."""
         span = self._binding.span(after=after, limit=limit)
-        scanned = self._binding.rows("list_leases", after=span.after, page_size=span.limit)
+        scanned = self._binding.rows("list_leases", {"after": span.after, "page_size": span.limit})
         return page_of(scanned, limit, rows.lease_record)
 
-    def _acquire(self, wanted: Mapping[str, Any], waiting: Waiting) -> Lease:
+    def _acquire(self, wanted: dict[str, Any], waiting: Waiting) -> Lease:
         binding = self._binding
         while True:
             lease, blocked = None, True
@@ -108,7 +108,7 @@ class PostgresLeases(LeaseStore):
                     return lease
                 with suppress(FencingRejectedError):  # it waited behind a lock for longer than it lives
                     self.release(lease.fence)
-            holder = binding.row("inspect_lease", resource=wanted["resource"])
+            holder = binding.row("inspect_lease", {"resource": wanted["resource"]})
             if holder is None and not blocked:
                 waiting.start_over()  # released or swept in between
             else:
@@ -117,10 +117,14 @@ class PostgresLeases(LeaseStore):
                     LeaseBusyError("the lease is held", owner=owner_now, retry_after_seconds=max(0.0, remaining))
                 )
 
-    def _grant(self, statement: str, wanted: Mapping[str, Any]) -> Lease | None:
+    def _grant(self, statement: str, wanted: dict[str, Any]) -> Lease | None:
         sent_at = self._binding.monotonic()
-        row = self._binding.write(statement, None, **wanted)
+        row = self._binding.write(statement, None, wanted)
         if row is None:
             return None
         fence = Fence(wanted["resource"], wanted["owner"], row[0])
         return rows.lease(fence, row, sent_at=sent_at, taken_over=statement == "take_over_lease")
+
+
+def _columns(fence: Fence) -> dict[str, Any]:
+    return {"resource": fence.resource, "owner": fence.owner, "token": fence.token}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
 
 import psycopg
 import psycopg_pool
+from psycopg.pq import TransactionStatus
 
 from nl2state.errors import StoreError, StoreTimeoutError, StoreUnavailableError, UsageError
 from nl2state_postgres.borrowed import Borrowed, session_settings
@@ -19,6 +23,8 @@ from nl2state_postgres.connection import UNREACHABLE, Connection, Runner, check_
 from nl2state_postgres.settings import Settings
 
 __all__ = ["LentPool", "OwnPool", "Pool", "beside", "taken"]
+
+_AT_HAND_SECONDS: Final = 60.0
 
 
 class Pool(Protocol):
@@ -52,12 +58,22 @@ def taken(pool: Pool) -> Iterator[Runner]:
 
 
 class OwnPool:
-    """A pool of our own connections."""
+    """A pool of our own connections, which psycopg_pool makes, checks, ages and replaces.
+
+    It is asked for one seldom: a connection that comes back stays at hand for a minute. The last one used is the first
+    to be used again, since its backend is warm, unless somebody waits: then the longest waiter gets it. A free-for-all
+    would starve some threads for as long as there are more of them than connections.
+    """
 
     def __init__(self, conninfo: str, catalog: Catalog, settings: Settings, *, size: tuple[int, int]) -> None:
         self._process = os.getpid()
         self._failure: StoreError | None = None  # of the last connection that was tried
         self._timeout_seconds = settings.checkout_timeout_seconds
+        self._closed = False
+        self._at_hand: deque[Connection] = deque()
+        self._permits = deque([None] * size[1])  # to ask psycopg_pool for one more
+        self._waiters: deque[_Waiter] = deque()
+        self._handing = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
             conninfo,
             connection_class=Connection,
@@ -71,10 +87,16 @@ class OwnPool:
 
     def take(self) -> Connection:
         """Return a connection that is alive."""
-        _check_process(self._process)
+        if os.getpid() != self._process:
+            _check_process(self._process)
+        try:
+            connection = None if self._waiters else self._at_hand.pop()
+        except IndexError:
+            connection = None
         give_up_at = time.monotonic() + self._timeout_seconds
         while True:
-            connection = self._take(give_up_at)
+            if connection is None:
+                connection = self._wait(give_up_at)
             try:
                 if connection.alive:
                     return connection
@@ -83,29 +105,118 @@ class OwnPool:
                 self.give(connection)
                 raise
             self.give(connection)
+            connection = None
 
     def give(self, runner: Connection) -> None:
         """Take a connection back, and replace a closed one. In a forked child it is the parent's, and left."""
-        if os.getpid() == self._process:
+        if os.getpid() != self._process:
+            return
+        if runner.pgconn.transaction_status == TransactionStatus.IDLE and time.monotonic() < runner.at_hand_until:
+            self._at_hand.append(runner)
+            if self._closed:  # meanwhile
+                self._put_back(math.inf)
+        else:
             self._pool.putconn(runner)
+            self._permits.append(None)
+            self._put_back(time.monotonic())  # what has not been used since long
+        if self._waiters:  # after the append, as a waiter queues before it looks: none is left waiting
+            self._hand_over()
 
     def close(self) -> None:
-        """Close the connections; a call that is running fails. In a forked child they are the parent's, and left."""
+        """Close the connections; a call that waits for one fails. In a forked child they are the parent's, and left."""
         if os.getpid() == self._process:
+            self._closed = True
             self._pool.close()
+            self._put_back(math.inf)
+            self._hand_over()
 
     def _note(self, failure: StoreError | None) -> None:
         self._failure = failure
 
-    def _take(self, give_up_at: float) -> Connection:
+    def _put_back(self, until: float) -> None:
+        """Return those at hand, whose time was over by then, to psycopg_pool, which keeps or closes them."""
+        with suppress(IndexError):
+            while self._at_hand[0].at_hand_until < until:
+                self._pool.putconn(self._at_hand.popleft())
+                self._permits.append(None)
+
+    def _wait(self, give_up_at: float) -> Connection:
+        """Queue for a connection, or for the permit to ask for one more."""
+        waiter = _Waiter()
         try:
-            return self._pool.getconn(max(0.0, give_up_at - time.monotonic()))
-        except psycopg_pool.PoolClosed:
-            told: StoreError = UsageError("the store is closed")
-        except psycopg_pool.PoolTimeout:
-            failure = self._failure
-            told = StoreTimeoutError("no connection came free") if failure is None else failure.again()
-        raise told
+            self._waiters.append(waiter)
+            self._hand_over()
+            waiter.wait(give_up_at)
+            with self._handing:  # from now on nobody hands it anything
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        except BaseException:  # a signal's: what it was handed meanwhile goes to the next
+            with self._handing:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            self._return(waiter)
+            raise
+        if waiter.connection is not None:
+            return waiter.connection
+        if not waiter.has_permit:
+            raise self._told()
+        try:
+            return self._borrow(give_up_at)
+        except BaseException:
+            self._return(waiter)
+            raise
+
+    def _hand_over(self) -> None:
+        """Give the longest waiters what there is to give."""
+        with self._handing:
+            while self._waiters and (self._at_hand or self._permits or self._closed):
+                waiter = self._waiters[0]
+                try:
+                    if self._at_hand:
+                        waiter.connection = self._at_hand.pop()
+                    elif not self._closed:
+                        self._permits.pop()
+                        waiter.has_permit = True
+                except IndexError:  # somebody who did not have to wait was faster
+                    continue
+                self._waiters.popleft().turn.release()
+
+    def _return(self, waiter: _Waiter) -> None:
+        if waiter.connection is not None:
+            self.give(waiter.connection)
+        elif waiter.has_permit:
+            self._permits.append(None)
+            self._hand_over()
+
+    def _borrow(self, give_up_at: float) -> Connection:
+        """Ask psycopg_pool for a connection, for a minute."""
+        connection = None
+        with suppress(psycopg_pool.PoolClosed, psycopg_pool.PoolTimeout):
+            connection = self._pool.getconn(max(0.0, give_up_at - time.monotonic()))
+        if connection is None:
+            raise self._told()
+        connection.at_hand_until = time.monotonic() + _AT_HAND_SECONDS
+        return connection
+
+    def _told(self) -> StoreError:
+        """Return what is said where there is no connection."""
+        if self._closed:
+            return UsageError("the store is closed")
+        return StoreTimeoutError("no connection came free") if self._failure is None else self._failure.again()
+
+
+class _Waiter:
+    """A call that waits for a connection, and what it was handed."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.has_permit = False
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+    def wait(self, give_up_at: float) -> None:
+        """Wait until it was handed something, at most so long."""
+        self.turn.acquire(timeout=max(0.0, give_up_at - time.monotonic()))
 
 
 class LentPool:

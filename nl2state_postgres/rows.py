@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from dataclasses import fields, make_dataclass
+from typing import Any, TypeAlias, TypeVar, cast
 
-from nl2state.errors import CorruptError
 from nl2state.idempotency import Attempt, IdempotencyRecord
 from nl2state.leases import Fence, Lease, LeaseRecord, deadline, decode_metadata
-from nl2state.payload import Encoding, Payload, Value, decode, fingerprint_text
+from nl2state.payload import Value, decode, fingerprint_text
 from nl2state.states import StateRecord
 
 __all__ = [
@@ -22,31 +23,53 @@ __all__ = [
     "state_value",
 ]
 
+R = TypeVar("R")
+
 Row: TypeAlias = tuple[Any, ...]
 """What a statement returns, in the order of its columns."""
+
+
+def _maker(record: type[R]) -> Callable[..., R]:
+    """Return what makes a frozen record of its fields, in a fourth of the time.
+
+    Its own `__init__` sets each slot by a call. So a twin that is not frozen is made, and becomes one.
+    """
+    bases = record.__dict__.get("__orig_bases__", record.__bases__)
+    twin: Any = make_dataclass(record.__name__, [each.name for each in fields(record)], bases=bases, slots=True)
+
+    def make(*columns: Any) -> R:
+        made = twin(*columns)
+        made.__class__ = record
+        return cast("R", made)
+
+    return make
+
+
+_new_state = _maker(StateRecord)
+_new_lease = _maker(Lease)
 
 
 def state_record(record_id: str, row: Row, value: Value) -> StateRecord[Value]:
     """Decode the columns of a state that its writes return."""
     revision, status, is_terminal, schema_version, request_id, parent_id, created_at, updated_at, expires_at = row[:9]
-    return StateRecord(
-        id=record_id,
-        revision=revision,
-        status=status,
-        is_terminal=is_terminal,
-        value=value,
-        schema_version=schema_version,
-        request_id=request_id,
-        parent_id=parent_id,
-        created_at=created_at,
-        updated_at=updated_at,
-        expires_at=expires_at,
+    return _new_state(
+        record_id,
+        revision,
+        status,
+        is_terminal,
+        value,
+        schema_version,
+        request_id,
+        parent_id,
+        created_at,
+        updated_at,
+        expires_at,
     )
 
 
 def state_value(row: Row) -> Value:
     """Decode the payload that follows a state's columns in `get_state`."""
-    return _value(*row[9:12])
+    return decode(row[9], row[10], row[11])
 
 
 def listed_state(record_id: str, listed: bool, *row: Any) -> StateRecord[Value] | None:
@@ -59,15 +82,8 @@ def lease(
 ) -> Lease:
     """Decode a lease that was asked for at `sent_at`, for its own TTL unless another is given."""
     _, own_ttl_seconds, acquired_at, expires_at, metadata = row
-    return Lease(
-        fence=fence,
-        ttl_seconds=own_ttl_seconds,
-        acquired_at=acquired_at,
-        expires_at=expires_at,
-        deadline=deadline(sent_at, own_ttl_seconds if ttl_seconds is None else ttl_seconds),
-        taken_over=taken_over,
-        metadata=decode_metadata(metadata),
-    )
+    until = deadline(sent_at, own_ttl_seconds if ttl_seconds is None else ttl_seconds)
+    return _new_lease(fence, own_ttl_seconds, acquired_at, expires_at, until, taken_over, decode_metadata(metadata))
 
 
 def lease_record(resource: str, *row: Any) -> LeaseRecord | None:
@@ -90,7 +106,7 @@ def outcome(
     data: bytes | None, encoding: int | None, form: int | None, fingerprint: bytes | None
 ) -> tuple[Value, str | None]:
     """Decode an outcome, None where the key has none, and the fingerprint that was kept instead, where one was."""
-    value = None if data is None else _value(data, encoding, form)
+    value = None if data is None else decode(data, encoding, form)
     return value, None if fingerprint is None else fingerprint_text(fingerprint)
 
 
@@ -113,9 +129,3 @@ def idempotency_record(key: str, row: Row) -> IdempotencyRecord:
 def listed_key(key: str, listed: bool, *row: Any) -> IdempotencyRecord | None:
     """Decode a row of `list_keys`; None for one that does not match."""
     return idempotency_record(key, row) if listed else None
-
-
-def _value(data: bytes, encoding: int | None, form: int | None) -> Value:
-    if encoding not in (Encoding.JSON, Encoding.BYTES) or form is None:
-        raise CorruptError("a stored payload is of an encoding that this code does not know")
-    return decode(Payload(data, Encoding(encoding), form))

@@ -6,20 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nl2state.errors import StoreTimeoutError
+from nl2state.expectations import Expectation, Found, refuse_creation
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
 from nl2state.pages import PAGE_SIZE, Page, page_of
-from nl2state.payload import Value
+from nl2state.payload import Value, encode
 from nl2state.states import (
     NEVER,
-    Expectation,
     ExpectedRevision,
     FencedStateStore,
-    Found,
     StateRecord,
     Ttl,
-    refuse_creation,
+    checked_revision,
 )
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding
@@ -28,6 +27,7 @@ from nl2state_postgres.connection import Row
 __all__ = ["PostgresStates"]
 
 _TRIES = 10
+_PAYLOAD = ("payload", "payload_encoding", "payload_format")
 
 
 class PostgresStates(FencedStateStore):
@@ -52,19 +52,16 @@ class PostgresStates(FencedStateStore):
         """Make a record that must be absent."""
         binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         status = lifecycle.initial if status is None else lifecycle.check(status)
-        row = self._write(
-            "create_state",
-            record_id,
-            fence,
-            refuse_creation,
-            status=binding.id("status", status),
-            is_terminal=status in lifecycle.terminal,
-            ttl_seconds=None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
-            schema_version=checked_integer("schema_version", schema_version),
-            request_id=binding.optional_id("request_id", request_id),
-            parent_id=binding.optional_id("parent_id", parent_id),
-            **binding.payload("payload", value),
-        )
+        values = {
+            "status": binding.id("status", status),
+            "is_terminal": status in lifecycle.terminal,
+            "ttl_seconds": None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
+            "schema_version": checked_integer("schema_version", schema_version),
+            "request_id": binding.optional_id("request_id", request_id),
+            "parent_id": binding.optional_id("parent_id", parent_id),
+            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+        }
+        row = self._write("create_state", record_id, fence, refuse_creation, values)
         return rows.state_record(record_id, row, value)
 
     def update(
@@ -85,24 +82,26 @@ class PostgresStates(FencedStateStore):
         binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
         binding.optional_id("expected_status", expected_status)
-        expected = Expectation.of(expected_revision, status=expected_status, sources=sources)
-        row = self._write(
-            "update_state",
-            record_id,
-            fence,
-            expected.refuse,
-            any_revision=expected.revision is None,
-            expected_revision=expected.revision,
-            expected_status=expected_status,
-            source_statuses=None if sources is None else list(sources),
-            status=binding.optional_id("status", status),
-            is_terminal=status in lifecycle.terminal,
-            lift_expiry=ttl_seconds is NEVER,
-            ttl_seconds=None if ttl_seconds in (None, NEVER) else binding.ttl("ttl_seconds", ttl_seconds),
-            schema_version=None if schema_version is None else checked_integer("schema_version", schema_version),
-            request_id=binding.optional_id("request_id", request_id),
-            **binding.payload("payload", value),
-        )
+        revision = checked_revision(expected_revision)
+        values = {
+            "expected_revision": revision,
+            "expected_status": expected_status,
+            "source_statuses": sources,
+            "status": binding.optional_id("status", status),
+            "is_terminal": status in lifecycle.terminal,
+            "lift_expiry": ttl_seconds is NEVER,
+            "ttl_seconds": None
+            if ttl_seconds is None or ttl_seconds is NEVER
+            else binding.ttl("ttl_seconds", ttl_seconds),
+            "schema_version": None if schema_version is None else checked_integer("schema_version", schema_version),
+            "request_id": binding.optional_id("request_id", request_id),
+            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+        }
+
+        def refuse(found: Found | None) -> None:
+            Expectation(revision, status=expected_status, sources=sources).refuse(found)
+
+        row = self._write("update_state", record_id, fence, refuse, values)
         return rows.state_record(record_id, row, value)
 
     def put(
@@ -121,35 +120,33 @@ class PostgresStates(FencedStateStore):
         """Write a record, whatever is there."""
         binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
         sources = None if status is None else lifecycle.sources(lifecycle.check(status))
-        row = self._write(
-            "put_state",
-            record_id,
-            fence,
-            Expectation(None, sources=sources, required=False).refuse,
-            status=binding.optional_id("status", status),
-            initial_status=binding.id("status", lifecycle.initial),
-            source_statuses=None if sources is None else list(sources),
-            is_terminal=status in lifecycle.terminal,
-            ttl_seconds=None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
-            schema_version=checked_integer("schema_version", schema_version),
-            request_id=binding.optional_id("request_id", request_id),
-            parent_id=binding.optional_id("parent_id", parent_id),
-            **binding.payload("payload", value),
-        )
+        values = {
+            "status": binding.optional_id("status", status),
+            "initial_status": binding.id("status", lifecycle.initial),
+            "source_statuses": sources,
+            "is_terminal": status in lifecycle.terminal,
+            "ttl_seconds": None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
+            "schema_version": checked_integer("schema_version", schema_version),
+            "request_id": binding.optional_id("request_id", request_id),
+            "parent_id": binding.optional_id("parent_id", parent_id),
+            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+        }
+        refuse = Expectation(None, sources=sources, required=False).refuse
+        row = self._write("put_state", record_id, fence, refuse, values)
         return rows.state_record(record_id, row, value)
 
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
-        return self._record("get_state", record_id)
+        return self._record("get_state", record_id, {})
 
     def get_revision(self, record_id: str) -> int | None:
         """Return the record's revision, or None where there is none."""
-        row = self._binding.row("get_revision", record_id=self._binding.id("record_id", record_id))
+        row = self._binding.row("get_revision", {"record_id": self._binding.id("record_id", record_id)})
         return None if row is None else int(row[0])
 
     def get_checkpoint(self, record_id: str, request_id: str) -> StateRecord[Value] | None:
         """Return the record if its last write had this `request_id`, or else None."""
-        return self._record("get_checkpoint", record_id, request_id=self._binding.id("request_id", request_id))
+        return self._record("get_checkpoint", record_id, {"request_id": self._binding.id("request_id", request_id)})
 
     def list(
         self,
@@ -176,19 +173,14 @@ class PostgresStates(FencedStateStore):
 
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
-        expected = Expectation.of(expected_revision, writes=False)
-        row = self._write(
-            "delete_state",
-            record_id,
-            fence,
-            expected.refuse,
-            any_revision=expected.revision is None,
-            expected_revision=expected.revision,
-        )
+        revision = checked_revision(expected_revision)
+        values = {"expected_revision": revision}
+        row = self._write("delete_state", record_id, fence, Expectation(revision, writes=False).refuse, values)
         return int(row[0])
 
-    def _record(self, statement: str, record_id: str, **values: Any) -> StateRecord[Value] | None:
-        row = self._binding.row(statement, record_id=self._binding.id("record_id", record_id), **values)
+    def _record(self, statement: str, record_id: str, values: dict[str, Any]) -> StateRecord[Value] | None:
+        values["record_id"] = self._binding.id("record_id", record_id)
+        row = self._binding.row(statement, values)
         return None if row is None else rows.state_record(record_id, row, rows.state_value(row))
 
     def _scan(
@@ -196,14 +188,8 @@ class PostgresStates(FencedStateStore):
     ) -> Sequence[Row]:
         """Return the rows that a page is made of, listed or not."""
         span = self._binding.span(after=after, limit=limit, prefix=prefix)
-        return self._binding.rows(
-            statement,
-            status=self._binding.optional_id("status", status),
-            after=span.after,
-            first=span.first,
-            before=span.before,
-            page_size=span.limit,
-        )
+        values = {"after": span.after, "first": span.first, "before": span.before, "page_size": span.limit}
+        return self._binding.rows(statement, {"status": self._binding.optional_id("status", status), **values})
 
     def _write(
         self,
@@ -211,7 +197,7 @@ class PostgresStates(FencedStateStore):
         record_id: str,
         fence: Fence | None,
         refuse: Callable[[Found | None], None],
-        **values: Any,
+        values: dict[str, Any],
     ) -> Row:
         """Run a write, and find the words for its refusal: the fence first, then what `refuse` finds.
 
@@ -219,10 +205,10 @@ class PostgresStates(FencedStateStore):
         it is tried again.
         """
         binding = self._binding
-        binding.id("record_id", record_id)
+        values["record_id"] = binding.id("record_id", record_id)
         fence = binding.fence_of(fence)
         for _ in range(_TRIES):
-            row = binding.write(statement, fence, record_id=record_id, **values)
+            row = binding.write(statement, fence, values)
             if row is not None:
                 return row
             binding.require_fence(fence)
@@ -230,7 +216,7 @@ class PostgresStates(FencedStateStore):
         raise StoreTimeoutError("the record changed under each of the tries")
 
     def _find(self, record_id: str) -> Found | None:
-        row = self._binding.row("explain_state", record_id=record_id)
+        row = self._binding.row("explain_state", {"record_id": record_id})
         return None if row is None else _Found(*row)
 
 

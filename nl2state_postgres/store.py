@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import psycopg_pool
@@ -19,7 +19,7 @@ from nl2state.scope import TenantScope, scope_uuid
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
 from nl2state.waiting import Queues
-from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.binding import PostgresBinding, new_write_id
 from nl2state_postgres.borrowed import Borrowed, require_transaction
 from nl2state_postgres.catalog import Catalog
 from nl2state_postgres.connection import Connection, check_session, conninfo_of
@@ -150,15 +150,15 @@ class PostgresSystem:
         )
 
     def _next_scope(self, after: UUID) -> UUID | None:
-        row = self._database.row("next_scope", scope=after)
+        row = self._database.row("next_scope", {"scope": after})
         return None if row is None else row[0]
 
     def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int, after: str) -> Swept:
-        values = {"scope": scope, "age_seconds": age_seconds, "page_size": page_size, "write_id": uuid4()}
+        values = {"scope": scope, "age_seconds": age_seconds, "page_size": page_size, "write_id": new_write_id()}
         if name.endswith("states"):  # which are found by an index, so that none is read in vain
-            removed = self._database.count(f"sweep_{name}", **values)
+            removed = self._database.count(f"sweep_{name}", values)
             return Swept(removed, "" if removed == page_size else None)
-        removed, last, scanned = self._database.row(f"sweep_{name}", after=after, **values) or (0, None, 0)
+        removed, last, scanned = self._database.row(f"sweep_{name}", {"after": after, **values}) or (0, None, 0)
         return Swept(removed, last if scanned == page_size else None)
 
 

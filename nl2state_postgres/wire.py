@@ -24,8 +24,8 @@ _ARRAY_HEADER: Final = Struct(
 _LENGTH: Final = Struct("!i")
 
 
-def _uuid(value: UUID) -> bytes:
-    return value.bytes
+def _uuid(value: UUID | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.bytes
 
 
 def _texts(values: Sequence[str]) -> bytes:

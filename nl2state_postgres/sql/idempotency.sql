@@ -7,20 +7,20 @@
 -- Reserves a key, or says how it stands: one that cannot be reserved anew is seen, and neither locked nor written. No row:
 -- somebody reserved it after this statement's snapshot and before its insertion. Returns: one row or none.
 -- Lost: sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :attempt_ttl_seconds) AS claim_until,
-        {clock} + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds)) AS expires_at,
-        ({epoch} << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_attempt),
+WITH t AS MATERIALIZED (SELECT {clock} AS at),
      seen AS MATERIALIZED (SELECT k.attempt, k.completed_at IS NULL AND k.write_id = :write_id AS mine,
                k.fingerprint = :fingerprint AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
-               k.outcome_format, k.outcome_fingerprint
-          FROM {schema}.keys k, t
-         WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
-           AND (k.completed_at IS NOT NULL OR k.claim_until > t.at OR k.fingerprint <> :fingerprint)),
+               k.outcome_format, k.outcome_fingerprint, {clock} AS at
+          FROM {schema}.keys k
+         WHERE k.scope = :scope AND k.key = :key AND k.expires_at > {clock}
+           AND (k.completed_at IS NOT NULL OR k.claim_until > {clock} OR k.fingerprint <> :fingerprint)),
      new AS (INSERT INTO {schema}.keys AS k (scope, key, fingerprint, record_id, attempt, write_id, attempt_ttl_seconds,
                result_ttl_seconds, reserved_at, claim_until, expires_at)
-        SELECT :scope, :key, :fingerprint, :record_id, t.first_attempt, :write_id, :attempt_ttl_seconds,
-               :result_ttl_seconds, t.at, t.claim_until, t.expires_at
-          FROM t WHERE NOT EXISTS (SELECT 1 FROM seen)
+        SELECT :scope, :key, :fingerprint, :record_id,
+               ({epoch} << 41) + (date_part('epoch', t.at) * 1000)::bigint - 1735689600000, :write_id, :attempt_ttl_seconds,
+               :result_ttl_seconds, t.at, t.at + make_interval(secs => :attempt_ttl_seconds),
+               t.at + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds))
+          FROM t WHERE NOT EXISTS (SELECT FROM seen)
         ON CONFLICT (scope, key) DO UPDATE
            SET attempt = greatest(k.attempt + 1, excluded.attempt), fingerprint = excluded.fingerprint,
                record_id = excluded.record_id, write_id = excluded.write_id,
@@ -29,32 +29,28 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :a
                completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL
          WHERE k.expires_at <= excluded.reserved_at
             OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
-        RETURNING k.attempt, true AS mine, true AS same, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding,
-                  k.outcome_format, k.outcome_fingerprint)
-SELECT k.*, t.at FROM t, (SELECT * FROM seen UNION ALL SELECT * FROM new) k;
+        RETURNING k.attempt, true, true, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format,
+                  k.outcome_fingerprint, k.reserved_at)
+SELECT * FROM seen UNION ALL SELECT * FROM new;
 
 -- name: renew_key
 -- Moves the end of an attempt that has not run out, never back, by a given TTL or its own; the key does not expire before it.
 -- The ticket of its reservation (write_id) stays. Returns: one row or none.
 -- Lost: sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
-   SET claim_until = greatest(k.claim_until, t.at + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds))),
-       expires_at = greatest(k.expires_at, t.at + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds)))
-  FROM t
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.claim_until > t.at
+   SET claim_until = greatest(k.claim_until, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds))),
+       expires_at = greatest(k.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds)))
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.claim_until > (SELECT {clock})
 RETURNING k.claim_until;
 
 -- name: complete_key
 -- Keeps the outcome of an attempt that was not superseded, or its fingerprint, for its TTL from now. Returns: one row or none.
 -- Lost: read_back_key, sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
-   SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
+   SET completed_at = (SELECT {clock}), outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
        outcome_fingerprint = :outcome_fingerprint, write_id = :write_id,
-       expires_at = t.at + make_interval(secs => k.result_ttl_seconds)
-  FROM t
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
 
 -- name: complete_key_fenced
@@ -62,22 +58,20 @@ RETURNING k.attempt;
 -- Lost: read_back_key, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
-          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at)
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.keys k
-   SET completed_at = t.at, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
+   SET completed_at = (SELECT {clock}), outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
        outcome_fingerprint = :outcome_fingerprint, write_id = :write_id,
-       expires_at = t.at + make_interval(secs => k.result_ttl_seconds)
-  FROM held, t
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+  FROM held
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
 
 -- name: abandon_key
 -- Ends an attempt without an outcome: the key is free. Returns: one row or none.
 -- Lost: read_back_key, sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
-UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at FROM t
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
 
 -- name: abandon_key_fenced
@@ -85,20 +79,19 @@ RETURNING k.attempt;
 -- Lost: read_back_key, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
-          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at)
-UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at FROM held, t
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > t.at
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE)
+UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
+  FROM held
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
 
 -- name: forget_key
 -- Empties and expires a key that is not expired yet. Returns: one row or none.
 -- Lost: read_back_key.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
-       attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at
-  FROM t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
+       attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
+ WHERE k.scope = :scope AND k.key = :key AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
 
 -- name: forget_key_fenced
@@ -106,12 +99,11 @@ RETURNING k.attempt;
 -- Lost: read_back_key.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
-          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at)
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
-       attempt = k.attempt + 1, write_id = :write_id, claim_until = t.at, expires_at = t.at
-  FROM held, t WHERE k.scope = :scope AND k.key = :key AND k.expires_at > t.at
+       attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
+  FROM held WHERE k.scope = :scope AND k.key = :key AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
 
 -- name: read_back_key

@@ -15,13 +15,12 @@
 -- name: acquire_lease
 -- Grants a lease that is new or free. A held one is seen, and not locked. Returns: one row or none.
 -- Lost: read_back_lease, sent again.
-WITH busy AS MATERIALIZED (SELECT scope FROM {schema}.leases
-        WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL),
-     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
-        ({epoch} << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token)
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.leases AS l (scope, resource, owner, token, turn, ttl_seconds, metadata, write_id, acquired_at, expires_at)
-SELECT :scope, :resource, :owner, t.first_token, :write_id, :ttl_seconds, :metadata, :write_id, t.at, t.until
-  FROM t WHERE NOT EXISTS (SELECT 1 FROM busy)
+SELECT :scope, :resource, :owner, ({epoch} << 41) + (date_part('epoch', t.at) * 1000)::bigint - 1735689600000, :write_id,
+       :ttl_seconds, :metadata, :write_id, t.at, t.at + make_interval(secs => :ttl_seconds)
+  FROM t
+ WHERE NOT EXISTS (SELECT FROM {schema}.leases b WHERE b.scope = :scope AND b.resource = :resource AND b.owner IS NOT NULL)
 ON CONFLICT (scope, resource) DO UPDATE
    SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token), ttl_seconds = excluded.ttl_seconds,
        metadata = excluded.metadata, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
@@ -34,7 +33,7 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 WITH dead AS MATERIALIZED (SELECT scope, resource, token FROM {schema}.leases
         WHERE scope = :scope AND resource = :resource AND owner IS NOT NULL AND expires_at <= (SELECT {clock}) FOR UPDATE),
      t AS MATERIALIZED (SELECT dead.token, {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until,
-        ({epoch} << 41) + (extract(epoch FROM {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
+        ({epoch} << 41) + (date_part('epoch', {clock}) * 1000)::bigint - 1735689600000 AS first_token FROM dead)
 UPDATE {schema}.leases l
    SET owner = :owner, turn = :write_id, token = greatest(l.token + 1, t.first_token), ttl_seconds = :ttl_seconds,
        metadata = :metadata, write_id = :write_id, acquired_at = t.at, expires_at = t.until
@@ -64,10 +63,9 @@ SELECT l.resource, l.owner, l.token, l.acquired_at, l.expires_at,
 -- name: renew_lease
 -- Moves the deadline of a valid lease, never back, by a given TTL or its own. Returns: one row or none.
 -- Lost: sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.leases l
-   SET expires_at = greatest(l.expires_at, t.at + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds))) FROM t
- WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > t.at
+   SET expires_at = greatest(l.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds)))
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > (SELECT {clock})
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: release_lease
@@ -83,9 +81,8 @@ RETURNING l.token;
 -- name: expire_lease
 -- The first half of a revocation: new fenced writes fail from now on, so that they cannot starve its other half.
 -- Returns: one row or none.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
-UPDATE {schema}.leases l SET expires_at = t.at FROM t
- WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL AND l.expires_at > t.at
+UPDATE {schema}.leases l SET expires_at = (SELECT {clock})
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL AND l.expires_at > (SELECT {clock})
 RETURNING l.token;
 
 -- name: revoke_lease
@@ -103,7 +100,7 @@ RETURNING l.token;
 -- Whether a grant is still valid, for the words of a refusal alone: it proves nothing. Returns: one row or none.
 SELECT l.token FROM {schema}.leases l
  WHERE l.scope = :scope AND l.resource = :fence_resource AND l.owner = :fence_owner AND l.token = :fence_token
-   AND l.expires_at > (SELECT {clock});
+   AND l.expires_at > {clock};
 
 -- name: sweep_leases
 -- Reads a page of leases of one scope, and removes those that expired or came free that long ago. Says how many, the last

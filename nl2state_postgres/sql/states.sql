@@ -1,5 +1,6 @@
 -- Each write exists twice: as it is, and guarded by a fence, which adds `held` (see leases.sql) and nothing else.
--- At an expected revision a write takes effect once, however often it is sent: with any revision it is not sent again.
+-- At an expected revision a write takes effect once, however often it is sent: with any revision (NULL) it is not sent again.
+-- The clock is read where it stands, which costs less than to read it once: times of one write are microseconds apart.
 -- The sweeps find what they locked by its whole key, and not by a scope that is given: then a plan that was made on an empty
 -- table would read that scope to its end.
 
@@ -51,15 +52,15 @@ SELECT s.record_id, s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_
 -- name: create_state
 -- Makes a record, or revives an emptied or expired row. A live one is seen, and not locked. Returns: one row or none.
 -- Lost: read_back_state.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
-     live AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
-        WHERE s.scope = :scope AND s.record_id = :record_id
-          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at))
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
        payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
 SELECT :scope, :record_id, 1, :status, :is_terminal, :schema_version, :payload, :payload_encoding,
-       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
-  FROM t WHERE NOT EXISTS (SELECT 1 FROM live)
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.at + make_interval(secs => :ttl_seconds),
+       CASE WHEN :is_terminal THEN t.at END
+  FROM t
+ WHERE NOT EXISTS (SELECT FROM {schema}.states l WHERE l.scope = :scope AND l.record_id = :record_id
+          AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > {clock}))
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1, status = excluded.status, is_terminal = excluded.is_terminal,
        schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
@@ -76,15 +77,15 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
-     live AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
-        WHERE s.scope = :scope AND s.record_id = :record_id
-          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at))
+     t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
        payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
 SELECT :scope, :record_id, 1, :status, :is_terminal, :schema_version, :payload, :payload_encoding,
-       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
-  FROM held, t WHERE NOT EXISTS (SELECT 1 FROM live)
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.at + make_interval(secs => :ttl_seconds),
+       CASE WHEN :is_terminal THEN t.at END
+  FROM held, t
+ WHERE NOT EXISTS (SELECT FROM {schema}.states l WHERE l.scope = :scope AND l.record_id = :record_id
+          AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > {clock}))
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1, status = excluded.status, is_terminal = excluded.is_terminal,
        schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
@@ -98,19 +99,17 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- name: update_state
 -- Writes a live record at its expected revision, unless it is terminal. Returns: one row or none.
 -- Lost: read_back_state, sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
        schema_version = coalesce(:schema_version, s.schema_version), payload = :payload,
        payload_encoding = :payload_encoding, payload_format = :payload_format, request_id = :request_id,
-       write_id = :write_id, updated_at = t.at, ended_at = CASE WHEN :is_terminal THEN t.at END,
-       expires_at = CASE WHEN :lift_expiry THEN NULL ELSE coalesce(t.until, s.expires_at) END
-  FROM t
+       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN :is_terminal THEN (SELECT {clock}) END,
+       expires_at = CASE WHEN NOT :lift_expiry THEN coalesce((SELECT {clock}) + make_interval(secs => :ttl_seconds), s.expires_at) END
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND (:any_revision OR s.revision = :expected_revision)
+   AND (:expected_revision IS NULL OR s.revision = :expected_revision)
    AND (:expected_status IS NULL OR s.status = :expected_status)
    AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
-   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 
@@ -119,20 +118,19 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- Lost: read_back_state, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
-          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until)
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
        schema_version = coalesce(:schema_version, s.schema_version), payload = :payload,
        payload_encoding = :payload_encoding, payload_format = :payload_format, request_id = :request_id,
-       write_id = :write_id, updated_at = t.at, ended_at = CASE WHEN :is_terminal THEN t.at END,
-       expires_at = CASE WHEN :lift_expiry THEN NULL ELSE coalesce(t.until, s.expires_at) END
-  FROM held, t
+       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN :is_terminal THEN (SELECT {clock}) END,
+       expires_at = CASE WHEN NOT :lift_expiry THEN coalesce((SELECT {clock}) + make_interval(secs => :ttl_seconds), s.expires_at) END
+  FROM held
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND (:any_revision OR s.revision = :expected_revision)
+   AND (:expected_revision IS NULL OR s.revision = :expected_revision)
    AND (:expected_status IS NULL OR s.status = :expected_status)
    AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
-   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 
@@ -140,16 +138,16 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- Makes a record, revives an emptied or expired row, or replaces a live record. One that may not be replaced is seen, and not
 -- locked; the conflict clause looks again. With no status given a live record keeps its own. Returns: one row or none.
 -- Lost: read_back_state.
-WITH t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
-     barred AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
-        WHERE s.scope = :scope AND s.record_id = :record_id
-          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
-          AND (s.is_terminal OR s.status <> ALL (:source_statuses)))
+WITH t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
        payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
 SELECT :scope, :record_id, 1, coalesce(:status, :initial_status), :is_terminal, :schema_version, :payload, :payload_encoding,
-       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
-  FROM t WHERE NOT EXISTS (SELECT 1 FROM barred)
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.at + make_interval(secs => :ttl_seconds),
+       CASE WHEN :is_terminal THEN t.at END
+  FROM t
+ WHERE NOT EXISTS (SELECT FROM {schema}.states l WHERE l.scope = :scope AND l.record_id = :record_id
+          AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > {clock})
+          AND (l.is_terminal OR l.status <> ALL (:source_statuses)))
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1,
        status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
@@ -173,16 +171,16 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at, {clock} + make_interval(secs => :ttl_seconds) AS until),
-     barred AS MATERIALIZED (SELECT s.scope FROM {schema}.states s, t
-        WHERE s.scope = :scope AND s.record_id = :record_id
-          AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
-          AND (s.is_terminal OR s.status <> ALL (:source_statuses)))
+     t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
        payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
 SELECT :scope, :record_id, 1, coalesce(:status, :initial_status), :is_terminal, :schema_version, :payload, :payload_encoding,
-       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.until, CASE WHEN :is_terminal THEN t.at END
-  FROM held, t WHERE NOT EXISTS (SELECT 1 FROM barred)
+       :payload_format, :request_id, :parent_id, :write_id, t.at, t.at, t.at + make_interval(secs => :ttl_seconds),
+       CASE WHEN :is_terminal THEN t.at END
+  FROM held, t
+ WHERE NOT EXISTS (SELECT FROM {schema}.states l WHERE l.scope = :scope AND l.record_id = :record_id
+          AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > {clock})
+          AND (l.is_terminal OR l.status <> ALL (:source_statuses)))
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1,
        status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
@@ -203,14 +201,12 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- name: delete_state
 -- Empties a live record at its expected revision; the row keeps the revision for a day. Returns: one row or none.
 -- Lost: read_back_state, sent again.
-WITH t AS MATERIALIZED (SELECT {clock} AS at)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
-       write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
-  FROM t
+       write_id = :write_id, updated_at = (SELECT {clock}), expires_at = NULL, ended_at = (SELECT {clock}), deleted_at = (SELECT {clock})
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND (:any_revision OR s.revision = :expected_revision)
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+   AND (:expected_revision IS NULL OR s.revision = :expected_revision)
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
 RETURNING s.revision;
 
 -- name: delete_state_fenced
@@ -218,15 +214,14 @@ RETURNING s.revision;
 -- Lost: read_back_state, sent again.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
-          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     t AS MATERIALIZED (SELECT {clock} AS at)
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
-       write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
-  FROM held, t
+       write_id = :write_id, updated_at = (SELECT {clock}), expires_at = NULL, ended_at = (SELECT {clock}), deleted_at = (SELECT {clock})
+  FROM held
  WHERE s.scope = :scope AND s.record_id = :record_id
-   AND (:any_revision OR s.revision = :expected_revision)
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > t.at)
+   AND (:expected_revision IS NULL OR s.revision = :expected_revision)
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
 RETURNING s.revision;
 
 -- name: read_back_state

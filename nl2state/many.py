@@ -1,0 +1,88 @@
+"""Calls for many items at once: how many they take, and what became of each item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, overload
+
+from nl2state.errors import InvalidInputError, PayloadError, StoreError
+from nl2state.limits import Limits
+
+__all__ = ["Outcomes", "check_bytes", "checked_items"]
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Outcomes(Sequence[T], Generic[T]):
+    """What became of each item of a call for many, in the order in which the items were given.
+
+    It is a sequence of what the call for one item returns. To take an item that was refused, by its index or in a loop,
+    raises its refusal, so that none is overlooked; `refusals` has them by index, and is empty for a call that was
+    atomic. Each has the item's `index`.
+    """
+
+    __slots__ = ("_results", "refusals")
+
+    refusals: Mapping[int, StoreError]
+
+    def __init__(self, results: Iterable[T | StoreError]) -> None:
+        self._results = tuple(results)
+        refused = {index: result for index, result in enumerate(self._results) if isinstance(result, StoreError)}
+        self.refusals = MappingProxyType(refused)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(*index.indices(len(self._results))))
+        result = self._results[index]
+        if isinstance(result, StoreError):
+            raise result.again()
+        return result
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} outcomes, {len(self.refusals)} of them refusals>"
+
+
+def checked_items(
+    items: Sequence[Any], kind: type[Any], check: Callable[[Any], C], name: Callable[[C], str], limits: Limits
+) -> list[C]:
+    """Return what `check` makes of each item. For backends.
+
+    Raises InvalidInputError for what is no list or tuple of this kind, for more than `items_max`, and for two of one
+    name; and what `check` raises, with the item's index.
+    """
+    if not isinstance(items, (list, tuple)):
+        raise InvalidInputError("items is not a list", field="items")
+    if len(items) > limits.items_max:
+        raise InvalidInputError(f"there are more than {limits.items_max} items", field="items", limit=limits.items_max)
+    checked: list[C] = []
+    names: set[str] = set()
+    for index, item in enumerate(items):
+        try:
+            if not isinstance(item, kind):
+                raise InvalidInputError(f"an item is not a {kind.__name__}", field="items")
+            checked.append(check(item))
+            if name(checked[-1]) in names:
+                raise InvalidInputError("two items are of one name", field="items")
+        except StoreError as error:
+            error.index = index
+            raise
+        names.add(name(checked[-1]))
+    return checked
+
+
+def check_bytes(sizes: Iterable[int], limits: Limits) -> None:
+    """Raise PayloadError where the values of a call are larger together than `items_bytes_max`. For backends."""
+    most = limits.items_bytes_max
+    if sum(sizes) > most:
+        raise PayloadError(f"the values are larger than {most} bytes together", field="items", limit=most)
