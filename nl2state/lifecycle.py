@@ -57,6 +57,14 @@ class Lifecycle:
         """Return the statuses that `status` may follow, itself among them; None where any may be followed."""
         return None if self.transitions is None else self._sources[status]
 
+    @property
+    def pairs(self) -> tuple[tuple[str, ...], tuple[str, ...]] | tuple[None, None]:
+        """The statuses that others may follow, and those others, pair by pair; None where any may follow any."""
+        if self.transitions is None:
+            return None, None
+        pairs = [(source, status) for status, sources in self._sources.items() for source in sources]
+        return tuple(source for source, _ in pairs), tuple(status for _, status in pairs)
+
     def _check_kinds(self) -> None:
         sets = {"statuses": [self.statuses], "terminal": [self.terminal]}
         if self.transitions is not None:

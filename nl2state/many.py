@@ -27,9 +27,12 @@ class Outcomes(Sequence[T], Generic[T]):
 
     refusals: Mapping[int, StoreError]
 
-    def __init__(self, results: Iterable[T | StoreError]) -> None:
+    def __init__(self, results: Iterable[T | StoreError], *, atomic: bool = False) -> None:
+        """Keep the results and refusals of a call in their order. An atomic call's first refusal is raised."""
         self._results = tuple(results)
         refused = {index: result for index, result in enumerate(self._results) if isinstance(result, StoreError)}
+        if atomic and refused:
+            raise refused[min(refused)]
         self.refusals = MappingProxyType(refused)
 
     @overload
@@ -54,7 +57,12 @@ class Outcomes(Sequence[T], Generic[T]):
 
 
 def checked_items(
-    items: Sequence[Any], kind: type[Any], check: Callable[[Any], C], name: Callable[[C], str], limits: Limits
+    items: Sequence[Any],
+    kind: type[Any],
+    check: Callable[[Any], C],
+    limits: Limits,
+    *,
+    name: Callable[[C], str] | None = None,
 ) -> list[C]:
     """Return what `check` makes of each item. For backends.
 
@@ -72,12 +80,13 @@ def checked_items(
             if not isinstance(item, kind):
                 raise InvalidInputError(f"an item is not a {kind.__name__}", field="items")
             checked.append(check(item))
-            if name(checked[-1]) in names:
+            if name is not None and name(checked[-1]) in names:
                 raise InvalidInputError("two items are of one name", field="items")
         except StoreError as error:
             error.index = index
             raise
-        names.add(name(checked[-1]))
+        if name is not None:
+            names.add(name(checked[-1]))
     return checked
 
 

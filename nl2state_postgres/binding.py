@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from nl2state.binding import Binding
 from nl2state.errors import FencingRejectedError
@@ -13,7 +15,7 @@ from nl2state.leases import Fence
 from nl2state_postgres.connection import Row
 from nl2state_postgres.database import Session
 
-__all__ = ["PostgresBinding", "new_write_id"]
+__all__ = ["PostgresBinding", "columns_of", "new_write_id"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +39,38 @@ class PostgresBinding(Binding):
 
         The scope, a new write_id and the fence are added to the values.
         """
-        values["write_id"] = new_write_id()
-        if fence is None:
-            return self.row(name, values)
-        values["fence_resource"], values["fence_owner"], values["fence_token"] = (
-            fence.resource,
-            fence.owner,
-            fence.token,
-        )
-        return self.row(f"{name}_fenced", values)
+        return self.row(self._guard(name, fence, values), values)
+
+    def write_many(self, name: str, fence: Fence | None, values: dict[str, Any]) -> list[Row]:
+        """Run a write of many rows of this scope, as `write` does. No row of one: it was refused."""
+        return self.rows(self._guard(name, fence, values), values)
+
+    @contextmanager
+    def many(self, *, atomic: bool) -> Iterator[Self]:
+        """Yield the binding for what a call for many does: if it is atomic, in a block that an error undoes."""
+        if not atomic:
+            yield self
+            return
+        with self.session.atomically() as session:
+            yield replace(self, session=session)
 
     def require_fence(self, fence: Fence | None) -> None:
         """Raise FencingRejectedError where a refused write's fence explains the refusal."""
-        if fence is not None:
-            columns = {"fence_resource": fence.resource, "fence_owner": fence.owner, "fence_token": fence.token}
-            if self.row("check_fence", columns) is None:
-                raise FencingRejectedError("the lease was lost")
+        if fence is not None and self.row("check_fence", _columns(fence)) is None:
+            raise FencingRejectedError("the lease was lost")
+
+    def _guard(self, name: str, fence: Fence | None, values: dict[str, Any]) -> str:
+        """Add a new write_id and the fence to the values of a write, and return the name of its statement."""
+        values["write_id"] = new_write_id()
+        if fence is None:
+            return name
+        values.update(_columns(fence))
+        return f"{name}_fenced"
+
+
+def columns_of(items: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Return the arrays, by their names, of what many items have by theirs."""
+    return {many: [item[one] for item in items] for one, many in names.items()}
 
 
 def new_write_id() -> bytes:
@@ -61,6 +79,10 @@ def new_write_id() -> bytes:
     They are counted on from a random one. To ask the system each time would let other threads run, and wait for them.
     """
     return next(_write_ids).to_bytes(16, "big")
+
+
+def _columns(fence: Fence) -> dict[str, Any]:
+    return {"fence_resource": fence.resource, "fence_owner": fence.owner, "fence_token": fence.token}
 
 
 def _begin_write_ids() -> None:

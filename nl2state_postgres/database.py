@@ -8,8 +8,8 @@ which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from nl2state.errors import OutcomeUnknownError, StoreError, StoreUnavailableError, UsageError
@@ -38,6 +38,10 @@ class Session(Protocol):
 
     def count(self, name: str, values: dict[str, Any]) -> int:
         """Run a statement that returns a count of rows."""
+        ...
+
+    def atomically(self) -> AbstractContextManager[Session]:
+        """Open a block of statements that an error undoes: a transaction, or in one a savepoint."""
         ...
 
 
@@ -94,6 +98,10 @@ class Database(_Statements):
                 raise
         session.run_after_commit()
 
+    def atomically(self) -> AbstractContextManager[Session]:
+        """Open a transaction."""
+        return self.transaction()
+
     def _run(self, statement: Statement, values: dict[str, Any]) -> Answer:
         connection = self._pool.take()
         try:
@@ -132,7 +140,7 @@ class Database(_Statements):
         """Return the answer that was lost, or that of the write sent again; None where nobody can tell."""
         if statement.read_back is not None:
             found = self._once(self.catalog[statement.read_back], values)
-            if found.rows:
+            if found.rows and len(found.rows) == _asked(values):
                 return found
         at_any_revision = values.get("expected_revision", 0) is None
         if not statement.sent_again or at_any_revision:
@@ -156,11 +164,23 @@ class Database(_Statements):
         return False
 
 
-def _run(connection: Runner, statement: Statement, values: dict[str, Any]) -> Answer:
-    """Run a statement that commits by itself."""
+def _asked(values: Mapping[str, Any]) -> int:
+    """Return how many rows a write is of."""
+    return next((len(values[name]) for name in ("record_ids", "resources", "keys") if name in values), 1)
+
+
+def _run(
+    connection: Runner,
+    statement: Statement,
+    values: dict[str, Any],
+    *,
+    in_doubt: bool = True,
+    after: Sequence[str] = (),
+) -> Answer:
+    """Run a statement, which commits by itself where its outcome can be in doubt."""
     if statement.takes_epoch:
         values["epoch"] = connection.epoch
-    return connection.run(statement, values, in_doubt=True)
+    return connection.run(statement, values, in_doubt=in_doubt, after=after)
 
 
 class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
@@ -189,6 +209,12 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
         with self.block():
             yield
 
+    @contextmanager
+    def atomically(self) -> Iterator[Session]:
+        """Open a savepoint."""
+        with self.savepoint():
+            yield self
+
     @property
     def lost_its_commit(self) -> bool:
         """Whether the connection broke under the commit."""
@@ -204,7 +230,7 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
         try:
             self._begun = True
             self._wrote |= statement.writes
-            answer = self._connection.run(statement, values, after=unsent)
+            answer = _run(self._connection, statement, values, in_doubt=False, after=unsent)
         except BaseException as error:
             self.poison(error)
             raise

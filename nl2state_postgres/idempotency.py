@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final
 
-from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError
+from nl2state.errors import (
+    AttemptInFlightError,
+    FencingRejectedError,
+    KeyConflictError,
+    StoreError,
+    StoreTimeoutError,
+)
 from nl2state.idempotency import (
     NO_OUTCOME,
     NO_REQUEST,
     Attempt,
+    Completion,
     IdempotencyRecord,
     IdempotencyStore,
+    KeyRequest,
     NoOutcome,
     NoRequest,
     Reservation,
@@ -19,10 +29,11 @@ from nl2state.idempotency import (
     reservation_digest,
 )
 from nl2state.leases import Fence
+from nl2state.many import Outcomes, check_bytes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, encode
 from nl2state_postgres import rows
-from nl2state_postgres.binding import PostgresBinding, new_write_id
+from nl2state_postgres.binding import PostgresBinding, columns_of, new_write_id
 from nl2state_postgres.sqlstates import LockTimeoutError
 from nl2state_postgres.waiting import Waiting
 
@@ -31,6 +42,16 @@ __all__ = ["PostgresIdempotency"]
 
 _OUTCOME: Final = ("outcome", "outcome_encoding", "outcome_format")
 _NOTHING: Final = (None, None, None)
+_REQUESTED: Final = {"key": "keys", "fingerprint": "fingerprints", "record_id": "record_ids"}
+_COMPLETED: Final = {
+    "key": "keys",
+    "attempt": "attempts",
+    "outcome": "outcomes",
+    "outcome_encoding": "outcome_encodings",
+    "outcome_format": "outcome_formats",
+    "outcome_fingerprint": "outcome_fingerprints",
+}
+_TRIES: Final = 100
 
 
 class PostgresIdempotency(IdempotencyStore):
@@ -64,6 +85,38 @@ class PostgresIdempotency(IdempotencyStore):
         }
         return self._reserve(values, Waiting(binding.monotonic() + binding.wait(wait_seconds), binding.monotonic))
 
+    def reserve_many(
+        self,
+        items: Sequence[KeyRequest],
+        *,
+        result_ttl_seconds: float,
+        attempt_ttl_seconds: float,
+        atomic: bool,
+    ) -> Outcomes[Reservation]:
+        """Reserve keys for requests, or learn their outcomes."""
+        binding = self._binding
+        binding.refuse_in_transaction("reserve_many")
+        columns = checked_items(items, KeyRequest, self._requested, binding.limits, name=itemgetter("key"))
+        common = {
+            "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
+            "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
+            "write_id": new_write_id(),  # one for all tries, as in reserve
+        }
+        outcomes: dict[int, Reservation | AttemptInFlightError | KeyConflictError] = {}
+        left = {each["key"]: index for index, each in enumerate(columns)}
+        with binding.many(atomic=atomic) as within:
+            for _ in range(_TRIES):
+                if left:
+                    values = columns_of([columns[index] for index in left.values()], _REQUESTED)
+                    for key, *row in within.rows("reserve_keys", {**values, **common}):
+                        index = left.pop(key)
+                        outcomes[index] = judged = _judged(key, row)
+                        if isinstance(judged, StoreError):
+                            judged.index = index
+                if not left:  # else others were reserved in between
+                    return Outcomes([outcomes[index] for index in range(len(columns))], atomic=atomic)
+            raise StoreTimeoutError("the keys changed hands under each of the tries")
+
     def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
         """Let an attempt last its own TTL, or another, from now, and return when it ends."""
         binding = self._binding
@@ -88,13 +141,30 @@ class PostgresIdempotency(IdempotencyStore):
         """Keep the outcome of an attempt."""
         binding = self._binding
         fence = binding.fence_of(fence)
-        digest = outcome_digest(outcome, outcome_fingerprint)
-        kept = _NOTHING if outcome is NO_OUTCOME else encode(outcome, binding.limits, field="outcome")
-        values = {"outcome_fingerprint": digest, **self._checked(attempt), **dict(zip(_OUTCOME, kept, strict=True))}
-        row = binding.write("complete_key", fence, values)
+        row = binding.write("complete_key", fence, self._kept(attempt, outcome, outcome_fingerprint))
         if row is None:
             binding.require_fence(fence)
             raise FencingRejectedError("the attempt was superseded, or has ended")
+
+    def complete_many(self, items: Sequence[Completion], *, atomic: bool, fence: Fence | None = None) -> Outcomes[None]:
+        """Keep the outcomes of attempts."""
+        binding = self._binding
+        fence = binding.fence_of(fence)
+        columns = checked_items(items, Completion, self._completed, binding.limits, name=itemgetter("key"))
+        check_bytes((len(each["outcome"] or b"") for each in columns), binding.limits)
+        completed: set[str] = set()
+        with binding.many(atomic=atomic) as within:
+            if columns:
+                written = within.write_many("complete_keys", fence, columns_of(columns, _COMPLETED))
+                completed = {key for (key,) in written}
+            if len(completed) < len(columns):
+                within.require_fence(fence)
+            lost = "the attempt was superseded, or has ended"
+            outcomes = [
+                None if each["key"] in completed else FencingRejectedError(lost, index=index)
+                for index, each in enumerate(columns)
+            ]
+            return Outcomes(outcomes, atomic=atomic)
 
     def abandon(self, attempt: Attempt, *, fence: Fence | None = None) -> None:
         """End an attempt without an outcome."""
@@ -137,16 +207,43 @@ class PostgresIdempotency(IdempotencyStore):
             if row is None:
                 waiting.start_over()  # it was reserved by another in between
                 continue
-            attempt, mine, same, completed_at, claim_until, *kept, at = row
-            if not same:
-                raise KeyConflictError("the key is another request's")
-            if mine:
-                return Reservation(False, Attempt(key, attempt), None)
-            if completed_at is not None:
-                return Reservation(True, None, *rows.outcome(*kept))
-            remaining = max(0.0, (claim_until - at).total_seconds())
-            waiting.sleep_or_raise(AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining))
+            judged = _judged(key, row)
+            if isinstance(judged, Reservation):
+                return judged
+            if isinstance(judged, KeyConflictError):
+                raise judged
+            waiting.sleep_or_raise(judged)
+
+    def _requested(self, item: KeyRequest) -> dict[str, Any]:
+        binding = self._binding
+        return {
+            "key": binding.id("key", item.key),
+            "record_id": binding.optional_id("record_id", item.record_id),
+            "fingerprint": reservation_digest(item.request, item.request_fingerprint, item.record_id, binding.limits),
+        }
+
+    def _completed(self, item: Completion) -> dict[str, Any]:
+        return self._kept(item.attempt, item.outcome, item.outcome_fingerprint)
+
+    def _kept(self, attempt: Attempt, outcome: Value | NoOutcome, outcome_fingerprint: str | None) -> dict[str, Any]:
+        """Check what is kept of an attempt, and return its columns."""
+        digest = outcome_digest(outcome, outcome_fingerprint)
+        kept = _NOTHING if outcome is NO_OUTCOME else encode(outcome, self._binding.limits, field="outcome")
+        return {"outcome_fingerprint": digest, **self._checked(attempt), **dict(zip(_OUTCOME, kept, strict=True))}
 
     def _checked(self, attempt: Attempt) -> dict[str, Any]:
         attempt = self._binding.checked_attempt(attempt)
         return {"key": attempt.key, "attempt": attempt.number}
+
+
+def _judged(key: str, row: Sequence[Any]) -> Reservation | AttemptInFlightError | KeyConflictError:
+    """Return what a row of `reserve_key` says of a key: an attempt, an outcome, or a refusal."""
+    attempt, mine, same, completed_at, claim_until, *kept, at = row
+    if not same:
+        return KeyConflictError("the key is another request's")
+    if mine:
+        return Reservation(False, Attempt(key, attempt), None)
+    if completed_at is not None:
+        return Reservation(True, None, *rows.outcome(*kept))
+    remaining = max(0.0, (claim_until - at).total_seconds())
+    return AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)

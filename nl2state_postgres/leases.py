@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from nl2state.errors import FencingRejectedError, LeaseBusyError
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
+from nl2state.many import Outcomes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state_postgres import rows
-from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.binding import PostgresBinding, columns_of
 from nl2state_postgres.sqlstates import LockTimeoutError
 from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresLeases"]
+
+_RENEWED = {"resource": "resources", "owner": "owners", "token": "tokens"}
 
 
 class PostgresLeases(LeaseStore):
@@ -66,6 +71,29 @@ class PostgresLeases(LeaseStore):
         if row is None:
             raise FencingRejectedError("the lease was lost")
         return rows.lease(fence, row, sent_at=sent_at, ttl_seconds=ttl_seconds)
+
+    def renew_many(self, fences: Sequence[Fence], *, ttl_seconds: float | None = None, atomic: bool) -> Outcomes[Lease]:
+        """Make leases that are still valid last their own TTLs, or another, from now."""
+        binding = self._binding
+        binding.refuse_in_transaction("renew_many")
+        fences = checked_items(fences, Fence, binding.checked_fence, binding.limits, name=attrgetter("resource"))
+        if ttl_seconds is not None:
+            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        values = columns_of([_columns(fence) for fence in fences], _RENEWED)
+        renewed: dict[str, Any] = {}
+        sent_at = binding.monotonic()
+        with binding.many(atomic=atomic) as within:
+            if fences:
+                renewed = {
+                    name: row for name, *row in within.rows("renew_leases", {"ttl_seconds": ttl_seconds, **values})
+                }
+            outcomes = [
+                rows.lease(fence, renewed[fence.resource], sent_at=sent_at, ttl_seconds=ttl_seconds)
+                if fence.resource in renewed
+                else FencingRejectedError("the lease was lost", index=index)
+                for index, fence in enumerate(fences)
+            ]
+            return Outcomes(outcomes, atomic=atomic)
 
     def release(self, fence: Fence) -> None:
         """Free a resource."""

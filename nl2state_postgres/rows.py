@@ -35,7 +35,8 @@ def _maker(record: type[R]) -> Callable[..., R]:
     Its own `__init__` sets each slot by a call. So a twin that is not frozen is made, and becomes one.
     """
     bases = record.__dict__.get("__orig_bases__", record.__bases__)
-    twin: Any = make_dataclass(record.__name__, [each.name for each in fields(record)], bases=bases, slots=True)
+    names = [each.name for each in fields(cast("Any", record))]
+    twin: Any = make_dataclass(record.__name__, names, bases=bases, slots=True)
 
     def make(*columns: Any) -> R:
         made = twin(*columns)

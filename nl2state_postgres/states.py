@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, TypeVar
 
-from nl2state.errors import StoreTimeoutError
+from nl2state.errors import ConflictError, StoreTimeoutError
 from nl2state.expectations import Expectation, Found, refuse_creation
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
+from nl2state.many import Outcomes, check_bytes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
-from nl2state.payload import Value, encode
+from nl2state.payload import FORMAT, Value, decode, encode
 from nl2state.states import (
     NEVER,
     ExpectedRevision,
     FencedStateStore,
+    NewState,
     StateRecord,
+    StateUpdate,
     Ttl,
     checked_revision,
 )
 from nl2state_postgres import rows
-from nl2state_postgres.binding import PostgresBinding
+from nl2state_postgres.binding import PostgresBinding, columns_of
 from nl2state_postgres.connection import Row
 
 __all__ = ["PostgresStates"]
 
 _TRIES = 10
 _PAYLOAD = ("payload", "payload_encoding", "payload_format")
+
+_NEW_STATE = attrgetter(*(each.name for each in fields(NewState)[2:]))
+_STATE_UPDATE = attrgetter(*(each.name for each in fields(StateUpdate)[2:]))
+
+_WRITTEN = {
+    "record_id": "record_ids",
+    "status": "statuses",
+    "is_terminal": "are_terminal",
+    "ttl_seconds": "ttls_seconds",
+    "schema_version": "schema_versions",
+    "request_id": "request_ids",
+    "payload": "payloads",
+    "payload_encoding": "payload_encodings",
+}
+_CREATED = {**_WRITTEN, "parent_id": "parent_ids"}
+_UPDATED = {
+    **_WRITTEN,
+    "expected_revision": "expected_revisions",
+    "expected_status": "expected_statuses",
+    "lift_expiry": "lift_expiries",
+}
+
+Item = TypeVar("Item", NewState[Value], StateUpdate[Value])
 
 
 class PostgresStates(FencedStateStore):
@@ -50,18 +79,9 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Make a record that must be absent."""
-        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
-        status = lifecycle.initial if status is None else lifecycle.check(status)
-        values = {
-            "status": binding.id("status", status),
-            "is_terminal": status in lifecycle.terminal,
-            "ttl_seconds": None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
-            "schema_version": checked_integer("schema_version", schema_version),
-            "request_id": binding.optional_id("request_id", request_id),
-            "parent_id": binding.optional_id("parent_id", parent_id),
-            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
-        }
-        row = self._write("create_state", record_id, fence, refuse_creation, values)
+        options = status, ttl_seconds, schema_version, request_id, parent_id
+        values = self._created(lifecycle, record_id, value, options)
+        row = self._write("create_state", fence, refuse_creation, values)
         return rows.state_record(record_id, row, value)
 
     def update(
@@ -79,29 +99,9 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record that is at the expected revision."""
-        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
-        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
-        binding.optional_id("expected_status", expected_status)
-        revision = checked_revision(expected_revision)
-        values = {
-            "expected_revision": revision,
-            "expected_status": expected_status,
-            "source_statuses": sources,
-            "status": binding.optional_id("status", status),
-            "is_terminal": status in lifecycle.terminal,
-            "lift_expiry": ttl_seconds is NEVER,
-            "ttl_seconds": None
-            if ttl_seconds is None or ttl_seconds is NEVER
-            else binding.ttl("ttl_seconds", ttl_seconds),
-            "schema_version": None if schema_version is None else checked_integer("schema_version", schema_version),
-            "request_id": binding.optional_id("request_id", request_id),
-            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
-        }
-
-        def refuse(found: Found | None) -> None:
-            Expectation(revision, status=expected_status, sources=sources).refuse(found)
-
-        row = self._write("update_state", record_id, fence, refuse, values)
+        options = expected_revision, expected_status, status, ttl_seconds, schema_version, request_id
+        values = self._updated(lifecycle, record_id, value, options)
+        row = self._write("update_state", fence, lambda found: _refuse_update(values, found), values)
         return rows.state_record(record_id, row, value)
 
     def put(
@@ -129,15 +129,25 @@ class PostgresStates(FencedStateStore):
             "schema_version": checked_integer("schema_version", schema_version),
             "request_id": binding.optional_id("request_id", request_id),
             "parent_id": binding.optional_id("parent_id", parent_id),
+            "record_id": binding.id("record_id", record_id),
             **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
         }
         refuse = Expectation(None, sources=sources, required=False).refuse
-        row = self._write("put_state", record_id, fence, refuse, values)
+        row = self._write("put_state", fence, refuse, values)
         return rows.state_record(record_id, row, value)
 
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
         return self._record("get_state", record_id, {})
+
+    def get_many(self, record_ids: Sequence[str]) -> list[StateRecord[Value] | None]:
+        """Return the records of these ids in their order, None for each that is not there."""
+        binding = self._binding
+        record_ids = checked_items(record_ids, str, partial(binding.id, "record_ids"), binding.limits)
+        found: list[StateRecord[Value] | None] = [None] * len(record_ids)
+        for place, *row in binding.rows("get_states", {"record_ids": record_ids}) if record_ids else ():
+            found[place - 1] = rows.state_record(record_ids[place - 1], tuple(row), decode(*row[9:]))
+        return found
 
     def get_revision(self, record_id: str) -> int | None:
         """Return the record's revision, or None where there is none."""
@@ -174,9 +184,49 @@ class PostgresStates(FencedStateStore):
     def delete(self, record_id: str, *, expected_revision: ExpectedRevision, fence: Fence | None = None) -> int:
         """Empty a record that is at the expected revision, and return the revision that this made."""
         revision = checked_revision(expected_revision)
-        values = {"expected_revision": revision}
-        row = self._write("delete_state", record_id, fence, Expectation(revision, writes=False).refuse, values)
+        values = {"record_id": self._binding.id("record_id", record_id), "expected_revision": revision}
+        row = self._write("delete_state", fence, Expectation(revision, writes=False).refuse, values)
         return int(row[0])
+
+    def create_many(
+        self,
+        items: Sequence[NewState[Value]],
+        *,
+        atomic: bool,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Make records that must be absent."""
+        checked = self._checked(
+            items, NewState, lambda item: self._created(lifecycle, item.record_id, item.value, _NEW_STATE(item))
+        )
+        return self._write_many(
+            "create_states", fence, checked, lambda _, found: refuse_creation(found), names=_CREATED, atomic=atomic
+        )
+
+    def update_many(
+        self,
+        items: Sequence[StateUpdate[Value]],
+        *,
+        atomic: bool,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Write records that are at their expected revisions."""
+        checked = self._checked(
+            items, StateUpdate, lambda item: self._updated(lifecycle, item.record_id, item.value, _STATE_UPDATE(item))
+        )
+        sources, targets = lifecycle.pairs
+        return self._write_many(
+            "update_states",
+            fence,
+            checked,
+            _refuse_update,
+            names=_UPDATED,
+            atomic=atomic,
+            from_statuses=sources,
+            to_statuses=targets,
+        )
 
     def _record(self, statement: str, record_id: str, values: dict[str, Any]) -> StateRecord[Value] | None:
         values["record_id"] = self._binding.id("record_id", record_id)
@@ -191,13 +241,66 @@ class PostgresStates(FencedStateStore):
         values = {"after": span.after, "first": span.first, "before": span.before, "page_size": span.limit}
         return self._binding.rows(statement, {"status": self._binding.optional_id("status", status), **values})
 
-    def _write(
+    def _created(
         self,
-        statement: str,
+        lifecycle: Lifecycle,
         record_id: str,
-        fence: Fence | None,
-        refuse: Callable[[Found | None], None],
-        values: dict[str, Any],
+        value: Value,
+        options: tuple[str | None, float | None, int, str | None, str | None],
+    ) -> dict[str, Any]:
+        """Check what a record is to be made of, and return its columns."""
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
+        status, ttl_seconds, schema_version, request_id, parent_id = options
+        status = lifecycle.initial if status is None else lifecycle.check(status)
+        return {
+            "status": binding.id("status", status),
+            "is_terminal": status in lifecycle.terminal,
+            "ttl_seconds": None if ttl_seconds is None else binding.ttl("ttl_seconds", ttl_seconds),
+            "schema_version": checked_integer("schema_version", schema_version),
+            "request_id": binding.optional_id("request_id", request_id),
+            "parent_id": binding.optional_id("parent_id", parent_id),
+            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+            "record_id": binding.id("record_id", record_id),
+        }
+
+    def _updated(
+        self,
+        lifecycle: Lifecycle,
+        record_id: str,
+        value: Value,
+        options: tuple[ExpectedRevision, str | None, str | None, Ttl, int | None, str | None],
+    ) -> dict[str, Any]:
+        """Check what a record is to become, and return its columns, and what is expected of it."""
+        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
+        expected_revision, expected_status, status, ttl_seconds, schema_version, request_id = options
+        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
+        return {
+            "expected_status": binding.optional_id("expected_status", expected_status),
+            "expected_revision": checked_revision(expected_revision),
+            "source_statuses": sources,
+            "status": binding.optional_id("status", status),
+            "is_terminal": status in lifecycle.terminal,
+            "lift_expiry": ttl_seconds is NEVER,
+            "ttl_seconds": (
+                None if ttl_seconds is None or ttl_seconds is NEVER else binding.ttl("ttl_seconds", ttl_seconds)
+            ),
+            "schema_version": None if schema_version is None else checked_integer("schema_version", schema_version),
+            "request_id": binding.optional_id("request_id", request_id),
+            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+            "record_id": binding.id("record_id", record_id),
+        }
+
+    def _checked(
+        self, items: Sequence[Item], kind: type[Item], columns: Callable[[Item], dict[str, Any]]
+    ) -> Sequence[tuple[Value, dict[str, Any]]]:
+        """Check many items, and return the value and the columns of each."""
+        limits = self._binding.limits
+        checked = checked_items(items, kind, columns, limits, name=itemgetter("record_id"))
+        check_bytes((len(each["payload"]) for each in checked), limits)
+        return [(item.value, each) for item, each in zip(items, checked, strict=True)]
+
+    def _write(
+        self, statement: str, fence: Fence | None, refuse: Callable[[Found | None], None], values: dict[str, Any]
     ) -> Row:
         """Run a write, and find the words for its refusal: the fence first, then what `refuse` finds.
 
@@ -205,19 +308,57 @@ class PostgresStates(FencedStateStore):
         it is tried again.
         """
         binding = self._binding
-        values["record_id"] = binding.id("record_id", record_id)
         fence = binding.fence_of(fence)
         for _ in range(_TRIES):
             row = binding.write(statement, fence, values)
             if row is not None:
                 return row
             binding.require_fence(fence)
-            refuse(self._find(record_id))
+            row = binding.row("explain_state", {"record_id": values["record_id"]})
+            refuse(None if row is None else _Found(*row))
         raise StoreTimeoutError("the record changed under each of the tries")
 
-    def _find(self, record_id: str) -> Found | None:
-        row = self._binding.row("explain_state", {"record_id": record_id})
-        return None if row is None else _Found(*row)
+    def _write_many(
+        self,
+        statement: str,
+        fence: Fence | None,
+        items: Sequence[tuple[Value, dict[str, Any]]],
+        refuse: Callable[[dict[str, Any], Found | None], None],
+        *,
+        names: Mapping[str, str],
+        atomic: bool,
+        **common: Any,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Run a write of many records, as _write does. Where it is atomic, the first refusal undoes it."""
+        fence = self._binding.fence_of(fence)
+        outcomes: dict[int, StateRecord[Value] | ConflictError] = {}
+        left = {columns["record_id"]: index for index, (_, columns) in enumerate(items)}
+        with self._binding.many(atomic=atomic) as binding:
+            for _ in range(_TRIES):
+                if left:
+                    columns = columns_of([items[index][1] for index in left.values()], names)
+                    values = {**columns, **common, "payload_format": FORMAT}
+                    for record_id, *row in binding.write_many(statement, fence, values):
+                        index = left.pop(record_id)
+                        outcomes[index] = rows.state_record(record_id, tuple(row), items[index][0])
+                if left:
+                    binding.require_fence(fence)
+                    explained = binding.rows("explain_states", {"record_ids": [*left]})
+                    found = {record_id: _Found(*row) for record_id, *row in explained}
+                    for record_id, index in [*left.items()]:
+                        try:
+                            refuse(items[index][1], found.get(record_id))
+                        except ConflictError as refusal:
+                            refusal.index = index
+                            outcomes[left.pop(record_id)] = refusal
+                if not left:
+                    return Outcomes([outcomes[index] for index in range(len(items))], atomic=atomic)
+            raise StoreTimeoutError("the records changed under each of the tries")
+
+
+def _refuse_update(values: dict[str, Any], found: Found | None) -> None:
+    expected = Expectation(values["expected_revision"], values["expected_status"], values["source_statuses"])
+    expected.refuse(found)
 
 
 class _Found(NamedTuple):

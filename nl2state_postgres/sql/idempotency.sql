@@ -33,6 +33,37 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at),
                   k.outcome_fingerprint, k.reserved_at)
 SELECT * FROM seen UNION ALL SELECT * FROM new;
 
+-- name: reserve_keys
+-- reserve_key for many keys, in their order. Of a key that somebody reserved meanwhile there is no row. Returns: many rows.
+-- Lost: sent again.
+WITH t AS MATERIALIZED (SELECT {clock} AS at),
+     given AS MATERIALIZED (SELECT g.* FROM unnest(:keys, :fingerprints, :record_ids) AS g (key, fingerprint, record_id)),
+     seen AS MATERIALIZED (SELECT k.* FROM given g, LATERAL (SELECT k.key, k.attempt,
+               k.completed_at IS NULL AND k.write_id = :write_id AS mine, k.fingerprint = g.fingerprint AS same, k.completed_at,
+               k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format, k.outcome_fingerprint, (SELECT {clock}) AS at
+          FROM {schema}.keys k
+         WHERE k.scope = :scope AND k.key = g.key AND k.expires_at > (SELECT {clock})
+           AND (k.completed_at IS NOT NULL OR k.claim_until > (SELECT {clock}) OR k.fingerprint <> g.fingerprint) OFFSET 0) k),
+     new AS (INSERT INTO {schema}.keys AS k (scope, key, fingerprint, record_id, attempt, write_id, attempt_ttl_seconds,
+               result_ttl_seconds, reserved_at, claim_until, expires_at)
+        SELECT :scope, g.key, g.fingerprint, g.record_id,
+               ({epoch} << 41) + (date_part('epoch', t.at) * 1000)::bigint - 1735689600000, :write_id, :attempt_ttl_seconds,
+               :result_ttl_seconds, t.at, t.at + make_interval(secs => :attempt_ttl_seconds),
+               t.at + make_interval(secs => greatest(:attempt_ttl_seconds, :result_ttl_seconds))
+          FROM t, given g WHERE NOT EXISTS (SELECT FROM seen WHERE seen.key = g.key)
+         ORDER BY g.key
+        ON CONFLICT (scope, key) DO UPDATE
+           SET attempt = greatest(k.attempt + 1, excluded.attempt), fingerprint = excluded.fingerprint,
+               record_id = excluded.record_id, write_id = excluded.write_id,
+               attempt_ttl_seconds = excluded.attempt_ttl_seconds, result_ttl_seconds = excluded.result_ttl_seconds,
+               reserved_at = excluded.reserved_at, claim_until = excluded.claim_until, expires_at = excluded.expires_at,
+               completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL
+         WHERE k.expires_at <= excluded.reserved_at
+            OR (k.completed_at IS NULL AND k.claim_until <= excluded.reserved_at AND k.fingerprint = excluded.fingerprint)
+        RETURNING k.key, k.attempt, true, true, k.completed_at, k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format,
+                  k.outcome_fingerprint, k.reserved_at)
+SELECT * FROM seen UNION ALL SELECT * FROM new;
+
 -- name: renew_key
 -- Moves the end of an attempt that has not run out, never back, by a given TTL or its own; the key does not expire before it.
 -- The ticket of its reservation (write_id) stays. Returns: one row or none.
@@ -66,6 +97,44 @@ UPDATE {schema}.keys k
   FROM held
  WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
 RETURNING k.attempt;
+
+-- name: complete_keys
+-- complete_key for many keys. Those whose attempts were not superseded are locked first, in the order of their keys, so that
+-- no two calls wait for one another. Returns: many rows.
+-- Lost: read_back_keys.
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:keys, :attempts, :outcomes, :outcome_encodings, :outcome_formats,
+          :outcome_fingerprints) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
+        ORDER BY g.key),
+     due AS MATERIALIZED (SELECT k.scope, g.* FROM given g, LATERAL (SELECT k.scope FROM {schema}.keys k
+        WHERE k.scope = :scope AND k.key = g.key AND k.attempt = g.attempt AND k.completed_at IS NULL
+          AND k.expires_at > (SELECT {clock}) FOR NO KEY UPDATE) k)
+UPDATE {schema}.keys k
+   SET completed_at = (SELECT {clock}), outcome = g.outcome, outcome_encoding = g.outcome_encoding,
+       outcome_format = g.outcome_format, outcome_fingerprint = g.outcome_fingerprint, write_id = :write_id,
+       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+  FROM due g
+ WHERE k.scope = g.scope AND k.key = g.key
+RETURNING k.key;
+
+-- name: complete_keys_fenced
+-- complete_keys while the lease is held. Returns: many rows.
+-- Lost: read_back_keys.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     given AS MATERIALIZED (SELECT g.* FROM held, unnest(:keys, :attempts, :outcomes, :outcome_encodings, :outcome_formats,
+          :outcome_fingerprints) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
+        ORDER BY g.key),
+     due AS MATERIALIZED (SELECT k.scope, g.* FROM given g, LATERAL (SELECT k.scope FROM {schema}.keys k
+        WHERE k.scope = :scope AND k.key = g.key AND k.attempt = g.attempt AND k.completed_at IS NULL
+          AND k.expires_at > (SELECT {clock}) FOR NO KEY UPDATE) k)
+UPDATE {schema}.keys k
+   SET completed_at = (SELECT {clock}), outcome = g.outcome, outcome_encoding = g.outcome_encoding,
+       outcome_format = g.outcome_format, outcome_fingerprint = g.outcome_fingerprint, write_id = :write_id,
+       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+  FROM due g
+ WHERE k.scope = g.scope AND k.key = g.key
+RETURNING k.key;
 
 -- name: abandon_key
 -- Ends an attempt without an outcome: the key is free. Returns: one row or none.
@@ -109,6 +178,11 @@ RETURNING k.attempt;
 -- name: read_back_key
 -- The attempt of a key, if nobody has written it since. Returns: one row or none.
 SELECT k.attempt FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key AND k.write_id = :write_id;
+
+-- name: read_back_keys
+-- read_back_key for many keys. Returns: many rows.
+SELECT g.key FROM unnest(:keys) AS g (key),
+       LATERAL (SELECT FROM {schema}.keys k WHERE k.scope = :scope AND k.key = g.key AND k.write_id = :write_id OFFSET 0) k;
 
 -- name: get_key
 -- A key that is not expired. Returns: one row or none.

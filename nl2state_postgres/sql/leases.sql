@@ -68,6 +68,21 @@ UPDATE {schema}.leases l
  WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > (SELECT {clock})
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
+-- name: renew_leases
+-- renew_lease for many leases. Those that are valid are locked first, in the order of their resources, so that no two calls
+-- wait for one another; as a renewal does, they pass by open fenced writes. Returns: many rows.
+-- Lost: sent again.
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:resources, :owners, :tokens) AS g (resource, owner, token)
+        ORDER BY g.resource),
+     due AS MATERIALIZED (SELECT l.scope, l.resource FROM given g, LATERAL (SELECT l.scope, l.resource FROM {schema}.leases l
+        WHERE l.scope = :scope AND l.resource = g.resource AND l.owner = g.owner AND l.token = g.token
+          AND l.expires_at > (SELECT {clock}) FOR NO KEY UPDATE) l)
+UPDATE {schema}.leases l
+   SET expires_at = greatest(l.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds)))
+  FROM due
+ WHERE l.scope = due.scope AND l.resource = due.resource
+RETURNING l.resource, l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
+
 -- name: release_lease
 -- Frees a lease that is still this grant's, expired or not, once its open writes have ended. Returns: one row or none.
 -- Lost: read_back_lease, sent again.

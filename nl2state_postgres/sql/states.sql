@@ -12,6 +12,16 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock});
 
+-- name: get_states
+-- The live ones of these records, each with its place in the list. Each is looked up by its key, whatever the planner knows of
+-- the table. Returns: many rows.
+SELECT g.place, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+       s.expires_at, s.payload, s.payload_encoding, s.payload_format
+  FROM unnest(:record_ids) WITH ORDINALITY AS g (record_id, place),
+       LATERAL (SELECT * FROM {schema}.states l
+         WHERE l.scope = :scope AND l.record_id = g.record_id
+           AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) OFFSET 0) s;
+
 -- name: get_revision
 -- The live record's revision. Returns: one row or none.
 SELECT s.revision
@@ -96,6 +106,61 @@ ON CONFLICT (scope, record_id) DO UPDATE
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 
+-- name: create_states
+-- create_state for many records, in the order of their ids. Returns: many rows.
+-- Lost: read_back_states.
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads,
+          :payload_encodings, :request_ids, :parent_ids)
+          AS g (record_id, status, is_terminal, ttl_seconds, schema_version, payload, payload_encoding, request_id, parent_id)),
+     t AS MATERIALIZED (SELECT {clock} AS at)
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, g.record_id, 1, g.status, g.is_terminal, g.schema_version, g.payload, g.payload_encoding,
+       :payload_format, g.request_id, g.parent_id, :write_id, t.at, t.at, t.at + make_interval(secs => g.ttl_seconds),
+       CASE WHEN g.is_terminal THEN t.at END
+  FROM t, given g
+ WHERE (SELECT true FROM {schema}.states l WHERE l.scope = :scope AND l.record_id = g.record_id
+          AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > {clock})) IS NULL
+ ORDER BY g.record_id
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = s.revision + 1, status = excluded.status, is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, parent_id = excluded.parent_id,
+       write_id = excluded.write_id, created_at = excluded.created_at, updated_at = excluded.updated_at,
+       expires_at = excluded.expires_at, ended_at = excluded.ended_at, deleted_at = NULL
+ WHERE s.deleted_at IS NOT NULL OR s.expires_at <= excluded.updated_at
+RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
+          s.updated_at, s.expires_at;
+
+-- name: create_states_fenced
+-- create_states while the lease is held. Returns: many rows.
+-- Lost: read_back_states.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     given AS MATERIALIZED (SELECT g.* FROM held, unnest(:record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads,
+          :payload_encodings, :request_ids, :parent_ids)
+          AS g (record_id, status, is_terminal, ttl_seconds, schema_version, payload, payload_encoding, request_id, parent_id)),
+     t AS MATERIALIZED (SELECT {clock} AS at)
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, parent_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, g.record_id, 1, g.status, g.is_terminal, g.schema_version, g.payload, g.payload_encoding,
+       :payload_format, g.request_id, g.parent_id, :write_id, t.at, t.at, t.at + make_interval(secs => g.ttl_seconds),
+       CASE WHEN g.is_terminal THEN t.at END
+  FROM t, given g
+ WHERE (SELECT true FROM {schema}.states l WHERE l.scope = :scope AND l.record_id = g.record_id
+          AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > {clock})) IS NULL
+ ORDER BY g.record_id
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = s.revision + 1, status = excluded.status, is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, parent_id = excluded.parent_id,
+       write_id = excluded.write_id, created_at = excluded.created_at, updated_at = excluded.updated_at,
+       expires_at = excluded.expires_at, ended_at = excluded.ended_at, deleted_at = NULL
+ WHERE s.deleted_at IS NOT NULL OR s.expires_at <= excluded.updated_at
+RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
+          s.updated_at, s.expires_at;
+
 -- name: update_state
 -- Writes a live record at its expected revision, unless it is terminal. Returns: one row or none.
 -- Lost: read_back_state, sent again.
@@ -133,6 +198,66 @@ UPDATE {schema}.states s
    AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
+
+-- name: update_states
+-- update_state for many records. Those that fit are locked first, in the order of their ids, so that no two calls wait for one
+-- another. `from_statuses` and `to_statuses` are the lifecycle's transitions, where it has some. Returns: many rows.
+-- Lost: read_back_states.
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal,
+          :lift_expiries, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids)
+          AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
+          payload, payload_encoding, request_id) ORDER BY g.record_id),
+     due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
+        WHERE s.scope = :scope AND s.record_id = g.record_id
+          AND (g.expected_revision IS NULL OR s.revision = g.expected_revision)
+          AND (g.expected_status IS NULL OR s.status = g.expected_status)
+          AND (:from_statuses IS NULL OR g.status IS NULL OR EXISTS (
+               SELECT FROM unnest(:from_statuses, :to_statuses) AS p (source, target)
+                WHERE p.source = s.status AND p.target = g.status))
+          AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
+          FOR NO KEY UPDATE) s)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, status = coalesce(g.status, s.status), is_terminal = g.is_terminal,
+       schema_version = coalesce(g.schema_version, s.schema_version), payload = g.payload,
+       payload_encoding = g.payload_encoding, payload_format = :payload_format, request_id = g.request_id,
+       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN g.is_terminal THEN (SELECT {clock}) END,
+       expires_at = CASE WHEN NOT g.lift_expiry
+         THEN coalesce((SELECT {clock}) + make_interval(secs => g.ttl_seconds), s.expires_at) END
+  FROM due g
+ WHERE s.scope = g.scope AND s.record_id = g.record_id
+RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
+          s.updated_at, s.expires_at;
+
+-- name: update_states_fenced
+-- update_states while the lease is held. Returns: many rows.
+-- Lost: read_back_states.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE),
+     given AS MATERIALIZED (SELECT g.* FROM held, unnest(:record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal,
+          :lift_expiries, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids)
+          AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
+          payload, payload_encoding, request_id) ORDER BY g.record_id),
+     due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
+        WHERE s.scope = :scope AND s.record_id = g.record_id
+          AND (g.expected_revision IS NULL OR s.revision = g.expected_revision)
+          AND (g.expected_status IS NULL OR s.status = g.expected_status)
+          AND (:from_statuses IS NULL OR g.status IS NULL OR EXISTS (
+               SELECT FROM unnest(:from_statuses, :to_statuses) AS p (source, target)
+                WHERE p.source = s.status AND p.target = g.status))
+          AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
+          FOR NO KEY UPDATE) s)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, status = coalesce(g.status, s.status), is_terminal = g.is_terminal,
+       schema_version = coalesce(g.schema_version, s.schema_version), payload = g.payload,
+       payload_encoding = g.payload_encoding, payload_format = :payload_format, request_id = g.request_id,
+       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN g.is_terminal THEN (SELECT {clock}) END,
+       expires_at = CASE WHEN NOT g.lift_expiry
+         THEN coalesce((SELECT {clock}) + make_interval(secs => g.ttl_seconds), s.expires_at) END
+  FROM due g
+ WHERE s.scope = g.scope AND s.record_id = g.record_id
+RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
+          s.updated_at, s.expires_at;
 
 -- name: put_state
 -- Makes a record, revives an emptied or expired row, or replaces a live record. One that may not be replaced is seen, and not
@@ -230,12 +355,28 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
        s.expires_at
   FROM {schema}.states s WHERE s.scope = :scope AND s.record_id = :record_id AND s.write_id = :write_id;
 
+-- name: read_back_states
+-- read_back_state for many records. Returns: many rows.
+SELECT s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
+       s.updated_at, s.expires_at
+  FROM unnest(:record_ids) AS g (record_id),
+       LATERAL (SELECT * FROM {schema}.states l
+         WHERE l.scope = :scope AND l.record_id = g.record_id AND l.write_id = :write_id OFFSET 0) s;
+
 -- name: explain_state
 -- Why a write was refused: the live record as it is. Returns: one row or none.
 SELECT s.revision, s.status, s.is_terminal
   FROM {schema}.states s
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock});
+
+-- name: explain_states
+-- explain_state for many records: those that are live. Returns: many rows.
+SELECT g.record_id, s.revision, s.status, s.is_terminal
+  FROM unnest(:record_ids) AS g (record_id),
+       LATERAL (SELECT * FROM {schema}.states l
+         WHERE l.scope = :scope AND l.record_id = g.record_id
+           AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) OFFSET 0) s;
 
 -- name: sweep_ended_states
 -- Empties records of one scope that ended that long ago, as delete_state does: a writer of their life stays refused.
