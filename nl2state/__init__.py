@@ -35,6 +35,7 @@ from nl2state.limits import Limits
 from nl2state.many import Outcomes
 from nl2state.pages import Page
 from nl2state.payload import Json, Value, fingerprint
+from nl2state.pipeline import Pipeline
 from nl2state.scope import TenantScope
 from nl2state.states import ANY_REVISION, NEVER, FencedStateStore, NewState, StateRecord, StateStore, StateUpdate
 from nl2state.store import RetainCursor, Retained, Store, System, Tenant, Transaction
@@ -76,6 +77,7 @@ __all__ = [
     "Outcomes",
     "Page",
     "PayloadError",
+    "Pipeline",
     "Reservation",
     "RetainCursor",
     "Retained",

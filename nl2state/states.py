@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 M = TypeVar("M")
 
 
@@ -75,11 +76,11 @@ class StateRecord(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class NewState(Generic[V]):
+class NewState(Generic[V_co]):
     """A record to make, with others: see StateStore.create, whose options these are."""
 
     record_id: str
-    value: V
+    value: V_co
     status: str | None = None
     ttl_seconds: float | None = None
     schema_version: int = 1
@@ -88,11 +89,11 @@ class NewState(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class StateUpdate(Generic[V]):
+class StateUpdate(Generic[V_co]):
     """A write of a record, with those of others: see StateStore.update, whose options these are."""
 
     record_id: str
-    value: V
+    value: V_co
     expected_revision: ExpectedRevision
     expected_status: str | None = None
     status: str | None = None

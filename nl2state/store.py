@@ -14,6 +14,7 @@ from nl2state.idempotency import IdempotencyStore
 from nl2state.keys import check_prefix
 from nl2state.leases import Fence, LeaseStore, Metadata
 from nl2state.limits import Limits, check_seconds, checked_integer
+from nl2state.pipeline import Pipeline
 from nl2state.scope import TenantScope
 from nl2state.states import FencedStateStore
 from nl2state.toolkit.holding import Held
@@ -46,6 +47,16 @@ class Transaction(Protocol):
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a savepoint: what is done in it is undone alone, with its locks, when its block raises."""
+        ...
+
+    def pipeline(self) -> AbstractContextManager[Pipeline]:
+        """Collect writes whose results nobody waits for, and make them together when the block ends, in their order.
+
+        All of them are made, or none; on a server, in one round trip. Their arguments are checked, and their values
+        taken, as they are called. The first refusal is raised at the block's end, with its `index` among them, and
+        leaves the transaction usable. What else is called in the block comes before all of them. A block that raises
+        makes none.
+        """
         ...
 
     def after_commit(self, call: Callable[[], object]) -> None:

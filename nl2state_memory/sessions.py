@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from nl2state.errors import ConflictError, FencingRejectedError, UsageError
+from nl2state.pipeline import CollectedError
 from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_memory.database import Database, Unit
 
-__all__ = ["ClientSession", "Session", "TransactionSession"]
+__all__ = ["CheckingSession", "ClientSession", "Session", "TransactionSession"]
 
 
 class Session(Protocol):
@@ -121,3 +122,14 @@ class TransactionSession(OpenTransaction[int]):
 
     def _forget(self, mark: int) -> None:
         """Nothing is kept for a savepoint."""
+
+
+class CheckingSession:
+    """The session of a pipeline's calls while they are collected: nothing runs in it."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def call(self) -> AbstractContextManager[Unit]:
+        """Raise CollectedError: the call's arguments are checked by now."""
+        raise CollectedError

@@ -13,6 +13,7 @@ from uuid import UUID
 from nl2state.errors import UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
+from nl2state.pipeline import Pipeline
 from nl2state.scope import TenantScope, scope_uuid
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
@@ -22,7 +23,7 @@ from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database
 from nl2state_memory.idempotency import MemoryIdempotency
 from nl2state_memory.leases import MemoryLeases
-from nl2state_memory.sessions import ClientSession, TransactionSession
+from nl2state_memory.sessions import CheckingSession, ClientSession, TransactionSession
 from nl2state_memory.settings import Settings
 from nl2state_memory.states import MemoryStates
 
@@ -48,6 +49,7 @@ class MemoryTransaction:
     """A transaction. What it promises is Transaction's."""
 
     def __init__(self, binding: MemoryBinding, session: TransactionSession) -> None:
+        self._binding = binding
         self._session = session
         self.states = MemoryStates(binding)
         self.leases = MemoryLeases(binding)
@@ -58,6 +60,15 @@ class MemoryTransaction:
         """Open a savepoint. It is used by this same handle."""
         with self._session.savepoint():
             yield self
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:
+        """Collect writes, and make them when the block ends."""
+        checking = replace(self._binding, session=CheckingSession(self._session.database))
+        pipeline = Pipeline(MemoryTransaction(checking, self._session), self)
+        yield pipeline
+        with self._session.savepoint():
+            pipeline.make_one_by_one()
 
     def after_commit(self, call: Callable[[], object]) -> None:
         """Run `call` once the outermost transaction has committed."""

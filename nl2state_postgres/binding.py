@@ -12,8 +12,8 @@ from typing import Any, Self
 from nl2state.binding import Binding
 from nl2state.errors import FencingRejectedError
 from nl2state.leases import Fence
-from nl2state_postgres.connection import Row
 from nl2state_postgres.database import Session
+from nl2state_postgres.runners import Row
 
 __all__ = ["PostgresBinding", "columns_of", "new_write_id"]
 

@@ -14,7 +14,9 @@ from psycopg.rows import tuple_row
 from nl2state.errors import InvalidInputError, StoreUnavailableError, UsageError
 from nl2state_postgres import sqlstates
 from nl2state_postgres.catalog import PARAMETER_TYPES, Catalog, Statement
-from nl2state_postgres.connection import ADAPTERS, Answer, answer_of, reading, session_values
+from nl2state_postgres.connection import reading
+from nl2state_postgres.runners import ADAPTERS, Answer, answer_of
+from nl2state_postgres.sessions import session_values
 from nl2state_postgres.settings import Settings
 
 __all__ = ["Borrowed", "require_transaction", "session_settings"]
@@ -77,6 +79,14 @@ class Borrowed:
             self.command(command)
         parameters = [_adapted(PARAMETER_TYPES[name], values[name]) for name in statement.parameters]
         return self._execute(statement.sql, parameters, in_doubt=in_doubt and statement.writes)
+
+    def run_many(
+        self, statements: Sequence[tuple[Statement, Mapping[str, Any]]], *, after: Sequence[str] = ()
+    ) -> list[Answer]:
+        """Run statements one by one: what else is sent on it meanwhile is its owner's affair."""
+        for command in after:
+            self.command(command)
+        return [self.run(statement, values) for statement, values in statements]
 
     def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
         """Run a command that has no parameters, or several."""

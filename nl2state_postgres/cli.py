@@ -25,12 +25,13 @@ except ModuleNotFoundError as _missing:
 
 from nl2state import StoreError
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import Connection, conninfo_of
+from nl2state_postgres.connection import Connection
 from nl2state_postgres.demo.deliveries import InputError
 from nl2state_postgres.demo.inbox import DemoError
 from nl2state_postgres.demo.interrupts import Interrupted, interruptible
 from nl2state_postgres.demo.run import Options, run
 from nl2state_postgres.schema import prepare
+from nl2state_postgres.sessions import conninfo_of
 from nl2state_postgres.settings import Settings
 
 __all__ = ["demo", "main", "migrate"]

@@ -11,50 +11,23 @@ import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import psycopg
-from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, TransactionStatus
 
-from nl2state.errors import CorruptError, InvalidInputError, StoreError, StoreUnavailableError, UsageError
+from nl2state.errors import StoreError, StoreUnavailableError
 from nl2state_postgres import sqlstates
 from nl2state_postgres.catalog import Catalog, Statement
+from nl2state_postgres.runners import ADAPTERS, Answer, Row, answer_of
+from nl2state_postgres.sessions import check_session, session_values
 from nl2state_postgres.settings import Settings
 
 if TYPE_CHECKING:
-    from psycopg import abc
     from psycopg.pq.abc import PGresult
 
-__all__ = [
-    "ADAPTERS",
-    "BEGIN",
-    "UNREACHABLE",
-    "Answer",
-    "Connection",
-    "Row",
-    "Runner",
-    "answer_of",
-    "check_session",
-    "conninfo_of",
-    "milliseconds",
-    "reading",
-    "session_values",
-]
-
-Row: TypeAlias = tuple[Any, ...]
-"""What a statement returns, in the order of its columns."""
-
-BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-"""Whatever the role's or the database's defaults are: what a fence and a migration read has to be of now."""
-
-ADAPTERS: Final = AdaptersMap(types=psycopg.postgres.types)
-"""How values are sent and rows are read, whatever adapters a service registers, for all of psycopg too.
-
-Times are in UTC.
-"""
-
-psycopg.postgres.register_default_adapters(ADAPTERS)
+__all__ = ["UNREACHABLE", "Connection", "reading"]
 
 UNREACHABLE: Final = "the server cannot be reached, or refused the role or the database"
 """What is told where a connection cannot be made."""
@@ -63,116 +36,6 @@ _FAILED: Final = frozenset({ExecStatus.BAD_RESPONSE, ExecStatus.FATAL_ERROR, Exe
 _CANCEL_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 2.0
 """How much longer than the server's own bound on a statement its answer is waited for."""
-
-
-class Answer:
-    """What came of a statement: its rows, how many it touched, and the word of its command."""
-
-    __slots__ = ("_result", "rows")
-
-    def __init__(self, rows: list[Row], result: PGresult) -> None:
-        self.rows = rows
-        self._result = result
-
-    @property
-    def row(self) -> Row | None:
-        """The only row, or None where there is none."""
-        return self.rows[0] if self.rows else None
-
-    @property
-    def touched(self) -> int:
-        """How many rows it inserted, updated or deleted, or how many it returned."""
-        return self._result.command_tuples or 0
-
-    @property
-    def command(self) -> str:
-        """What the server says that it did."""
-        return (self._result.command_status or b"").decode()
-
-
-class Runner(Protocol):
-    """A connection, ours or borrowed, as a session's statements see it. It raises a StoreError; the driver's stays."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was lost, or closed for what it told."""
-        ...
-
-    @property
-    def lost(self) -> bool:
-        """Whether it broke under a statement, so that another one may tell what became of that."""
-        ...
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch of tokens that are granted on it; None where each grant reads it."""
-        ...
-
-    def run(
-        self, statement: Statement, values: Mapping[str, Any], *, in_doubt: bool = False, after: Sequence[str] = ()
-    ) -> Answer:
-        """Run a statement. `in_doubt` says that it commits by itself: a lost answer leaves its outcome unknown.
-
-        `after` are commands without parameters and rows. They travel before it, in the same round trip where that can
-        be; it does not run where one of them fails, and their failure is raised.
-        """
-        ...
-
-    def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
-        """Run a command that has no parameters, or several."""
-        ...
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
-
-
-def answer_of(loaders: abc.Transformer, result: PGresult) -> Answer:
-    """Return what a result says, read by its loaders. Raises CorruptError for a value that Python cannot hold."""
-    try:
-        rows = loaders.load_rows(0, result.ntuples, tuple)
-    except psycopg.Error:
-        rows = None
-    if rows is None:
-        raise CorruptError("a stored value cannot be read")
-    return Answer(rows, result)
-
-
-def conninfo_of(dsn: str, settings: Settings) -> str:
-    """Return the DSN with what every connection of ours needs. Raises InvalidInputError for one that cannot be read."""
-    given: dict[str, Any] | None = None
-    if isinstance(dsn, str) and "\0" not in dsn:  # where libpq would stop reading, and say nothing
-        with suppress(psycopg.ProgrammingError, UnicodeError):
-            given = psycopg.conninfo.conninfo_to_dict(dsn)
-    if given is not None:
-        packets = {"keepalives": 1, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-        ours = {
-            "connect_timeout": max(2, round(settings.connect_timeout_seconds)),  # libpq takes whole seconds, 2 at least
-            "tcp_user_timeout": round(1_000 * settings.statement_timeout_seconds),
-            **packets,
-        }
-        fixed = {"client_encoding": "UTF8", "application_name": settings.application_name}
-        return psycopg.conninfo.make_conninfo("", **{**ours, **given, **fixed})
-    raise InvalidInputError("dsn cannot be read", field="dsn")
-
-
-def check_session(runner: Runner, catalog: Catalog) -> None:
-    """Raise UsageError for a session that we do not set up, and that is not fit for our statements.
-
-    What they rest on: each sees what is committed when it runs, a commit that was told outlives a crash, its waits have
-    an end, and a transaction that is left open has one.
-    """
-    isolation, encoding, synchronous, *bounds = runner.run(catalog["read_session"], {}).row or (None,) * 6
-    if isolation != "read committed":
-        raise UsageError("the session's default_transaction_isolation is not READ COMMITTED")
-    if encoding != "UTF8":
-        raise UsageError("the session's client_encoding is not UTF8")
-    if synchronous == "off":
-        raise UsageError("the session's synchronous_commit is off")
-    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-    unbounded = [name for name, bound in zip(names, bounds, strict=True) if bound in (None, "0")]
-    if unbounded:
-        raise UsageError(f"the session has no {unbounded[0]}: set it for the role, or by session_settings()")
 
 
 class Connection(psycopg.Connection[Row]):
@@ -257,15 +120,25 @@ class Connection(psycopg.Connection[Row]):
             result, state = self._send(statement, sent, after)
         if state or result is None:
             self._fail(state, in_doubt=in_doubt and statement.writes)
-        loaders = self._loaders.get(statement)
-        if loaders is None:
-            loaders = Transformer(ADAPTERS)
-            loaders.set_pgresult(result)
-            if self._prepares:  # else its columns may be of other types next time, and nobody would say so
-                self._loaders[statement] = loaders
-        else:
-            loaders.set_pgresult(result, set_loaders=False)
-        return answer_of(loaders, result)
+        return self._read(statement, result)
+
+    def run_many(
+        self, statements: Sequence[tuple[Statement, Mapping[str, Any]]], *, after: Sequence[str] = ()
+    ) -> list[Answer]:
+        """Run statements of a transaction in one round trip, once each is prepared."""
+        sending = []
+        for statement, values in statements:
+            sent = [None if (value := values[name]) is None else encode(value) for name, encode in statement.encoders]
+            send, parameters, state = self._ready_to_send(statement, sent)
+            if state:
+                self._fail(state, in_doubt=False)
+            sending.append((send, parameters))
+        answers: list[PGresult] = []
+        _, state = self._exchange(self._send_after, after, sending, answers=answers)
+        if state:
+            self._fail(state, in_doubt=False)
+        results = answers[len(after) :]
+        return [self._read(statement, result) for (statement, _), result in zip(statements, results, strict=True)]
 
     def command(self, sql: str, *, in_doubt: bool = False) -> Answer:
         """Run a command that has no parameters, or several. Its rows come as text."""
@@ -276,68 +149,96 @@ class Connection(psycopg.Connection[Row]):
         loaders.set_pgresult(result)
         return answer_of(loaders, result)
 
+    def _read(self, statement: Statement, result: PGresult) -> Answer:
+        """Read an answer, by the loaders that are kept for its columns once they are known."""
+        loaders = self._loaders.get(statement)
+        if loaders is None:
+            loaders = Transformer(ADAPTERS)
+            loaders.set_pgresult(result)
+            if self._prepares:  # else its columns may be of other types next time, and nobody would say so
+                self._loaders[statement] = loaders
+        else:
+            loaders.set_pgresult(result, set_loaders=False)
+        return answer_of(loaders, result)
+
+    def _ready_to_send(
+        self, statement: Statement, sent: list[bytes | None]
+    ) -> tuple[Callable[..., None], tuple[Any, ...], str]:
+        """Return how a statement is sent, prepared where it can be, and the SQLSTATE of a failure to prepare it."""
+        if not self._prepares:
+            parameters = (statement.text, sent, statement.oids, statement.formats, Format.BINARY)
+            return self.pgconn.send_query_params, parameters, ""
+        state = ""
+        if statement not in self._loaders:
+            _, state = self._exchange(self.pgconn.send_prepare, statement.key, statement.text, statement.oids)
+            if not state:
+                self._loaders[statement] = None  # noted before it runs, which may fail
+        return self.pgconn.send_query_prepared, (statement.key, sent, statement.formats, Format.BINARY), state
+
     def _send(
         self, statement: Statement, sent: list[bytes | None], after: Sequence[str]
     ) -> tuple[PGresult | None, str]:
         """Send a statement, and return its answer: see _exchange."""
-        pgconn = self.pgconn
-        send: Callable[..., None]
-        parameters: tuple[Any, ...]
-        if self._prepares:
-            if statement not in self._loaders:
-                result, state = self._exchange(pgconn.send_prepare, statement.key, statement.text, statement.oids)
-                if state:
-                    return result, state
-                self._loaders[statement] = None  # noted before it runs, which may fail
-            send, parameters = pgconn.send_query_prepared, (statement.key, sent, statement.formats, Format.BINARY)
-        else:
-            send = pgconn.send_query_params
-            parameters = (statement.text, sent, statement.oids, statement.formats, Format.BINARY)
+        send, parameters, state = self._ready_to_send(statement, sent)
+        if state:
+            return None, state
         if after:
-            return self._exchange(self._send_after, after, send, parameters)
+            return self._exchange(self._send_after, after, [(send, parameters)])
         return self._exchange(send, *parameters)
 
-    def _send_after(self, commands: Sequence[str], send: Callable[..., None], parameters: tuple[Any, ...]) -> None:
-        """Send commands and then a statement, all of them up to one Sync: the first that fails is the last that ran."""
+    def _send_after(
+        self, commands: Sequence[str], sending: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]
+    ) -> None:
+        """Send commands and then statements, all of them up to one Sync: the first that fails is the last that runs."""
         self.pgconn.enter_pipeline_mode()
         for command in commands:
             self.pgconn.send_query_params(command.encode(), None)
-        send(*parameters)
+        for send, parameters in sending:
+            send(*parameters)
         self.pgconn.pipeline_sync()
 
-    def _exchange(self, send: Callable[..., None], *parameters: Any) -> tuple[PGresult | None, str]:
+    def _exchange(
+        self, send: Callable[..., None], *parameters: Any, answers: list[PGresult] | None = None
+    ) -> tuple[PGresult | None, str]:
         """Send something and return its answer, and the SQLSTATE of its failure, empty where it succeeded.
 
-        Of several in a pipeline, that is the answer of the first that failed, or else of the last.
+        Of several in a pipeline, that is the answer of the first that failed, or else of the last; all of them are
+        added to `answers`.
         """
-        pgconn = self.pgconn
-        answer: PGresult | None = None
+        heard: list[PGresult] = [] if answers is None else answers
         try:
             send(*parameters)
             give_up_at = time.monotonic() + self._bound_seconds
-            if pgconn.flush():  # larger than the socket's buffer
+            if self.pgconn.flush():  # larger than the socket's buffer
                 self._flush(give_up_at)
-            while self._readable(max(0.0, give_up_at - time.monotonic()) * 1_000):
-                pgconn.consume_input()
-                while not pgconn.is_busy():  # get_result would wait with the GIL held, deaf to signals
-                    result = pgconn.get_result()
-                    if result is None:
-                        if pgconn.pipeline_status:  # it parts the answers
-                            continue
-                        return answer, "" if answer is None else _state_of(answer)
-                    if result.status == ExecStatus.PIPELINE_SYNC:
-                        pgconn.exit_pipeline_mode()
-                    elif answer is None or answer.status not in _FAILED:
-                        answer = result
+            if self._hear(heard, give_up_at):
+                return _verdict(heard)
         except psycopg.Error:  # without the server's "ready", a success may not be committed; its refusal stands
-            answer = self._last_words(answer)
-            return answer, (answer and _state_of(answer)) or sqlstates.LOST
+            self._hear_last_words(heard)
+            result, state = _verdict(heard)
+            return result, state or sqlstates.LOST
         except BaseException:  # a signal's: nobody knows whether the statement ran
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=_CANCEL_SECONDS)
             self.close()
             raise
         return None, sqlstates.SILENT
+
+    def _hear(self, heard: list[PGresult], give_up_at: float) -> bool:
+        """Hear the answers to what was sent. Returns whether the server said in time that it is ready again."""
+        pgconn = self.pgconn
+        while self._readable(max(0.0, give_up_at - time.monotonic()) * 1_000):
+            pgconn.consume_input()
+            while not pgconn.is_busy():  # get_result would wait with the GIL held, deaf to signals
+                result = pgconn.get_result()
+                if result is None:
+                    if not pgconn.pipeline_status:
+                        return True
+                elif result.status == ExecStatus.PIPELINE_SYNC:
+                    pgconn.exit_pipeline_mode()
+                else:
+                    heard.append(result)
+        return False
 
     def _flush(self, give_up_at: float) -> None:
         """Write on as the socket takes it; read meanwhile, since the server may do the same."""
@@ -346,12 +247,11 @@ class Connection(psycopg.Connection[Row]):
                 return  # the read that follows gives up too
             self.pgconn.consume_input()
 
-    def _last_words(self, answer: PGresult | None) -> PGresult | None:
-        """Return what the server said before it hung up, where it said why."""
+    def _hear_last_words(self, heard: list[PGresult]) -> None:
+        """Hear what the server said before it hung up, where it said why."""
         with suppress(psycopg.Error):
             while self.pgconn.status == ConnStatus.BAD and (result := self.pgconn.get_result()) is not None:
-                answer = result if answer is None or answer.status not in _FAILED else answer
-        return answer
+                heard.append(result)
 
     def _fail(self, state: str, *, in_doubt: bool) -> NoReturn:
         if self.pgconn.status == ConnStatus.BAD and not sqlstates.ends_connection(state):
@@ -375,25 +275,13 @@ class Connection(psycopg.Connection[Row]):
                 self.epoch = (self.run(catalog["read_epoch"], {}).row or (None,))[0]
 
 
-def _state_of(result: PGresult) -> str:
-    if result.status not in _FAILED:
-        return ""
-    state = result.error_field(DiagnosticField.SQLSTATE)
-    return state.decode() if state else sqlstates.LOST
-
-
-def session_values(settings: Settings) -> dict[str, str]:
-    """Return the parameters of set_up_session."""
-    return {
-        "idle_timeout": milliseconds(settings.transaction_idle_seconds),
-        "lock_timeout": milliseconds(settings.lock_timeout_seconds),
-        "statement_timeout": milliseconds(settings.statement_timeout_seconds),
-    }
-
-
-def milliseconds(seconds: float) -> str:
-    """Return a duration as the server's settings take it."""
-    return str(max(1, round(seconds * 1_000)))
+def _verdict(heard: Sequence[PGresult]) -> tuple[PGresult | None, str]:
+    """Return the first failure and its SQLSTATE, or else the last answer."""
+    for result in heard:
+        if result.status in _FAILED:
+            state = result.error_field(DiagnosticField.SQLSTATE)
+            return result, state.decode() if state else sqlstates.LOST
+    return (heard[-1], "") if heard else (None, "")
 
 
 def reading(socket: int) -> Callable[[float], object]:

@@ -13,13 +13,15 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from nl2state.errors import OutcomeUnknownError, StoreError, StoreUnavailableError, UsageError
+from nl2state.pipeline import CollectedError
 from nl2state.transactions import OpenHere, OpenTransaction
 from nl2state_postgres.borrowed import Borrowed
 from nl2state_postgres.catalog import Catalog, Statement
-from nl2state_postgres.connection import BEGIN, Answer, Row, Runner, milliseconds
 from nl2state_postgres.pools import Pool, taken
+from nl2state_postgres.runners import BEGIN, Answer, Row, Runner
+from nl2state_postgres.sessions import milliseconds
 
-__all__ = ["BorrowedSession", "Database", "Session", "TransactionSession"]
+__all__ = ["BorrowedSession", "CheckingSession", "Database", "Session", "TransactionSession"]
 
 _READ_BACK_MAX: Final = 3
 """How many of a transaction's last writes are looked for where the answer to its commit was lost."""
@@ -238,6 +240,25 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
             self._note(statement, values)
         return answer
 
+    def run_all(self, collected: Sequence[tuple[Statement, dict[str, Any]]]) -> bool:
+        """Run writes in one round trip. Returns whether each found its row; where one did not, none is kept."""
+        if not collected:
+            return True
+        with suppress(_RefusedError), self.savepoint():
+            unsent, self._unsent = self._unsent, []
+            try:
+                self._begun = self._wrote = True
+                answers = self._connection.run_many(collected, after=unsent)
+            except BaseException as error:
+                self.poison(error)
+                raise
+            if not all(answer.rows for answer in answers):
+                raise _RefusedError
+            for statement, values in collected:
+                self._note(statement, values)
+            return True
+        return False
+
     def _note(self, statement: Statement, values: Mapping[str, Any]) -> None:
         """Keep how this write can be read back, and no more of it."""
         if statement.read_back is not None:
@@ -297,6 +318,26 @@ class TransactionSession(_Statements, OpenTransaction[tuple[str, int]]):
                 self._connection.command("ROLLBACK")
             except StoreError:
                 self._connection.close()  # which rolls back as well
+
+
+class _RefusedError(Exception):
+    """One of the writes that ran together found no row."""
+
+
+class CheckingSession(_Statements):
+    """The session of a pipeline's calls while they are collected: nothing runs in it."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.collected: list[tuple[Statement, dict[str, Any]]] = []
+
+    def atomically(self) -> AbstractContextManager[Session]:
+        """Raise UsageError: there is no call for many in a pipeline."""
+        raise UsageError("a pipeline has no calls for many")
+
+    def _run(self, statement: Statement, values: dict[str, Any]) -> Answer:
+        self.collected.append((statement, values))
+        raise CollectedError
 
 
 class BorrowedSession(TransactionSession):

@@ -19,7 +19,9 @@ from psycopg.pq import TransactionStatus
 from nl2state.errors import StoreError, StoreTimeoutError, StoreUnavailableError, UsageError
 from nl2state_postgres.borrowed import Borrowed, session_settings
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import UNREACHABLE, Connection, Runner, check_session
+from nl2state_postgres.connection import UNREACHABLE, Connection
+from nl2state_postgres.runners import Runner
+from nl2state_postgres.sessions import check_session
 from nl2state_postgres.settings import Settings
 
 __all__ = ["LentPool", "OwnPool", "Pool", "beside", "taken"]

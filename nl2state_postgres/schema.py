@@ -14,7 +14,7 @@ from importlib import resources
 
 from nl2state.errors import SchemaError, StoreError
 from nl2state_postgres.catalog import Catalog, quote_schema
-from nl2state_postgres.connection import BEGIN, Runner
+from nl2state_postgres.runners import BEGIN, Runner
 
 __all__ = ["Migration", "migrations", "prepare"]
 

@@ -28,7 +28,7 @@ from nl2state.states import (
 )
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding, columns_of
-from nl2state_postgres.connection import Row
+from nl2state_postgres.runners import Row
 
 __all__ = ["PostgresStates"]
 

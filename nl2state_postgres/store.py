@@ -15,6 +15,7 @@ import psycopg_pool
 from nl2state.errors import InvalidInputError, UsageError
 from nl2state.leases import Fence, Metadata, elapsed_seconds
 from nl2state.limits import Limits
+from nl2state.pipeline import Pipeline
 from nl2state.scope import TenantScope, scope_uuid
 from nl2state.store import RetainCursor, Retained, Swept, Transaction, retain_by_scope
 from nl2state.toolkit.holding import Heartbeat, Held, hold
@@ -22,12 +23,13 @@ from nl2state.waiting import Queues
 from nl2state_postgres.binding import PostgresBinding, new_write_id
 from nl2state_postgres.borrowed import Borrowed, require_transaction
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import Connection, check_session, conninfo_of
-from nl2state_postgres.database import BorrowedSession, Database, TransactionSession
+from nl2state_postgres.connection import Connection
+from nl2state_postgres.database import BorrowedSession, CheckingSession, Database, TransactionSession
 from nl2state_postgres.idempotency import PostgresIdempotency
 from nl2state_postgres.leases import PostgresLeases
 from nl2state_postgres.pools import LentPool, OwnPool, Pool, beside, taken
 from nl2state_postgres.schema import prepare
+from nl2state_postgres.sessions import check_session, conninfo_of
 from nl2state_postgres.settings import Settings
 from nl2state_postgres.states import PostgresStates
 
@@ -41,6 +43,7 @@ class PostgresTransaction:
     """A transaction on one connection. What it promises is Transaction's."""
 
     def __init__(self, binding: PostgresBinding, session: TransactionSession) -> None:
+        self._binding = binding
         self._session = session
         self.states = PostgresStates(binding)
         self.leases = PostgresLeases(binding)
@@ -51,6 +54,19 @@ class PostgresTransaction:
         """Open a savepoint. It is used by this same handle."""
         with self._session.savepoint():
             yield self
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:
+        """Collect writes, and make them when the block ends: together, or where one is refused, one by one.
+
+        One by one they are told apart, and whoever is refused has the words that its own call has.
+        """
+        checking = CheckingSession(self._session.catalog)
+        pipeline = Pipeline(PostgresTransaction(replace(self._binding, session=checking), self._session), self)
+        yield pipeline
+        if not self._session.run_all(checking.collected):
+            with self._session.savepoint():
+                pipeline.make_one_by_one()
 
     def after_commit(self, call: Callable[[], object]) -> None:
         """Run `call` once the outermost transaction has committed."""

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from nl2state import Value
-from nl2state_postgres.connection import Connection, conninfo_of
+from nl2state_postgres.connection import Connection
 from nl2state_postgres.demo import check, deliveries, generator, without
 from nl2state_postgres.demo.crew import Crew
 from nl2state_postgres.demo.inbox import Inbox, Place, Tally
 from nl2state_postgres.demo.serving import Charge
 from nl2state_postgres.demo.worker import SETTINGS
 from nl2state_postgres.embedded import EmbeddedPostgres
+from nl2state_postgres.sessions import conninfo_of
 from nl2state_postgres.store import PostgresStore
 
 __all__ = ["Options", "Outcome", "Progress", "run"]

@@ -15,11 +15,12 @@ from importlib import resources
 
 from nl2state import LeaseBusyError, Value, derive_key
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import Connection, conninfo_of
+from nl2state_postgres.connection import Connection
 from nl2state_postgres.demo.deliveries import Delivery, scope_of
 from nl2state_postgres.demo.record import apply
 from nl2state_postgres.demo.serving import TTL_SECONDS, WAIT_SECONDS, Answer, Charge, Deliver, Reached, serve
 from nl2state_postgres.demo.worker import SETTINGS
+from nl2state_postgres.sessions import conninfo_of
 
 __all__ = ["deliver", "opened", "prepare", "reading", "statements"]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from nl2state import Reservation, TenantScope, fingerprint
+from nl2state import Completion, KeyRequest, NewState, Reservation, StateUpdate, TenantScope, fingerprint
 from nl2state_postgres import PostgresStore, PostgresTenant
 from tests.proxy import Proxy
 from tests.servers import PostgresHarness
@@ -96,3 +98,74 @@ def test_an_unused_transaction_takes_none(counted: Counted) -> None:
             pass
 
     assert counted.trips(open_and_close) == 0
+
+
+def test_a_transaction_takes_one_for_each_statement_and_one_for_its_commit(counted: Counted) -> None:
+    """BEGIN, and what marks and forgets a savepoint, travel with the statements."""
+    states = counted.tenant.states
+    fence = counted.tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
+
+    def write_two(n: int) -> None:
+        with counted.tenant.transaction(fence=fence) as tx:
+            with tx.transaction():
+                tx.states.create(f"first {n}", n)
+            tx.states.create(f"second {n}", n)
+
+    def mark_alone(_: int) -> None:
+        with counted.tenant.transaction() as tx, tx.transaction(), tx.transaction():
+            pass
+
+    def undo(n: int) -> None:
+        with counted.tenant.transaction() as tx:
+            with suppress(ZeroDivisionError), tx.transaction():
+                _ = 1 / 0
+            tx.states.create(f"kept {n}", n)
+
+    assert counted.trips(write_two) == 3
+    assert counted.trips(mark_alone) == 0
+    assert counted.trips(undo) == 2
+    assert len(states.list_ids(prefix="kept").items) == 3
+
+
+def test_three_fenced_writes_that_nobody_waits_for_take_two(counted: Counted) -> None:
+    """All of them travel together with BEGIN; COMMIT waits until it is known that none was refused."""
+    tenant = counted.tenant
+    fence = tenant.leases.acquire("r", owner="a", ttl_seconds=60).fence
+    reserved = [
+        tenant.idempotency.reserve(f"k {n}", request=n, result_ttl_seconds=60, attempt_ttl_seconds=60)
+        for n in range(_WARM_UPS)
+    ]
+
+    def write(n: int) -> None:
+        with tenant.transaction(fence=fence) as tx, tx.pipeline() as pipeline:
+            pipeline.states.create(f"a {n}", n)
+            pipeline.states.create(f"b {n}", n)
+            pipeline.idempotency.complete(reserved[n].attempt, n)
+
+    assert counted.trips(write) == 2
+    assert counted.tenant.states.require("b 2").value == 2
+
+
+def test_calls_for_many_take_one_round_trip_or_with_their_transaction_two(counted: Counted) -> None:
+    tenant = counted.tenant
+    fences = [tenant.leases.acquire(f"r{n}", owner="a", ttl_seconds=60).fence for n in range(9)]
+    bounds = {"result_ttl_seconds": 60.0, "attempt_ttl_seconds": 60.0}
+
+    def create(n: int, *, atomic: bool) -> None:
+        tenant.states.create_many([NewState(f"{atomic} {n} {each}", n) for each in range(9)], atomic=atomic)
+
+    def update(n: int, *, atomic: bool) -> None:
+        updates = [StateUpdate(f"{atomic} 0 {each}", n, n + 1) for each in range(9)]
+        tenant.states.update_many(updates, atomic=atomic, fence=fences[0])
+
+    def reserve(n: int, *, atomic: bool) -> None:
+        requests = [KeyRequest(f"{atomic} {n} {each}", request=n) for each in range(9)]
+        reserved = tenant.idempotency.reserve_many(requests, atomic=atomic, **bounds)
+        tenant.idempotency.complete_many([Completion(each.attempt, n) for each in reserved], atomic=atomic)
+
+    assert counted.trips(lambda _: tenant.states.get_many(["a", "b"])) == 1
+    for atomic, trips in ((False, 1), (True, 2)):
+        assert counted.trips(partial(create, atomic=atomic)) == trips
+        assert counted.trips(partial(update, atomic=atomic)) == trips
+        assert counted.trips(lambda _, atomic=atomic: tenant.leases.renew_many(fences, atomic=atomic)) == trips  # type: ignore[misc]  # one number
+        assert counted.trips(partial(reserve, atomic=atomic)) == 2 * trips

@@ -10,7 +10,7 @@ from nl2state import Fence, Lease, TenantScope
 from nl2state.testing.harness import start_waiting
 from nl2state_postgres.binding import PostgresBinding
 from nl2state_postgres.catalog import Catalog
-from nl2state_postgres.connection import Row
+from nl2state_postgres.runners import Row
 from tests.races.session import Session
 from tests.servers import PostgresHarness
 
