@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 from nl2state.errors import InvalidInputError, PayloadError, StoreError
 from nl2state.limits import Limits
 
-__all__ = ["Outcomes", "check_bytes", "checked_items"]
+__all__ = ["Outcomes", "check_atomic", "check_bytes", "checked_items"]
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -60,34 +60,41 @@ def checked_items(
     items: Sequence[Any],
     kind: type[Any],
     check: Callable[[Any], C],
+    name: Callable[[C], str] | None,
     limits: Limits,
     *,
-    name: Callable[[C], str] | None = None,
+    field: str = "items",
 ) -> list[C]:
-    """Return what `check` makes of each item. For backends.
+    """Return what `check` makes of each item of the argument `field`. For backends.
 
-    Raises InvalidInputError for what is no list or tuple of this kind, for more than `items_max`, and for two of one
-    name; and what `check` raises, with the item's index.
+    Raises InvalidInputError for what is no list or tuple of this kind, for more than `items_max`, and, where there is a
+    `name`, for two of one name; and what `check` raises, with the item's index.
     """
     if not isinstance(items, (list, tuple)):
-        raise InvalidInputError("items is not a list", field="items")
+        raise InvalidInputError(f"{field} is not a list", field=field)
     if len(items) > limits.items_max:
-        raise InvalidInputError(f"there are more than {limits.items_max} items", field="items", limit=limits.items_max)
+        raise InvalidInputError(f"{field} has more than {limits.items_max} items", field=field, limit=limits.items_max)
     checked: list[C] = []
     names: set[str] = set()
     for index, item in enumerate(items):
         try:
             if not isinstance(item, kind):
-                raise InvalidInputError(f"an item is not a {kind.__name__}", field="items")
+                raise InvalidInputError(f"{field} has an item that is not a {kind.__name__}", field=field)
             checked.append(check(item))
             if name is not None and name(checked[-1]) in names:
-                raise InvalidInputError("two items are of one name", field="items")
+                raise InvalidInputError(f"{field} has two items of one name", field=field)
         except StoreError as error:
             error.index = index
             raise
         if name is not None:
             names.add(name(checked[-1]))
     return checked
+
+
+def check_atomic(atomic: bool) -> None:
+    """Raise InvalidInputError for what is neither True nor False: None could be meant as either. For backends."""
+    if type(atomic) is not bool:
+        raise InvalidInputError("atomic is not True or False", field="atomic")
 
 
 def check_bytes(sizes: Iterable[int], limits: Limits) -> None:

@@ -96,7 +96,7 @@ class PostgresIdempotency(IdempotencyStore):
         """Reserve keys for requests, or learn their outcomes."""
         binding = self._binding
         binding.refuse_in_transaction("reserve_many")
-        columns = checked_items(items, KeyRequest, self._requested, binding.limits, name=itemgetter("key"))
+        columns = checked_items(items, KeyRequest, self._requested, itemgetter("key"), binding.limits)
         common = {
             "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
             "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
@@ -150,7 +150,7 @@ class PostgresIdempotency(IdempotencyStore):
         """Keep the outcomes of attempts."""
         binding = self._binding
         fence = binding.fence_of(fence)
-        columns = checked_items(items, Completion, self._completed, binding.limits, name=itemgetter("key"))
+        columns = checked_items(items, Completion, self._completed, itemgetter("key"), binding.limits)
         check_bytes((len(each["outcome"] or b"") for each in columns), binding.limits)
         completed: set[str] = set()
         with binding.many(atomic=atomic) as within:

@@ -76,7 +76,9 @@ class PostgresLeases(LeaseStore):
         """Make leases that are still valid last their own TTLs, or another, from now."""
         binding = self._binding
         binding.refuse_in_transaction("renew_many")
-        fences = checked_items(fences, Fence, binding.checked_fence, binding.limits, name=attrgetter("resource"))
+        fences = checked_items(
+            fences, Fence, binding.checked_fence, attrgetter("resource"), binding.limits, field="fences"
+        )
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         values = columns_of([_columns(fence) for fence in fences], _RENEWED)

@@ -143,7 +143,9 @@ class PostgresStates(FencedStateStore):
     def get_many(self, record_ids: Sequence[str]) -> list[StateRecord[Value] | None]:
         """Return the records of these ids in their order, None for each that is not there."""
         binding = self._binding
-        record_ids = checked_items(record_ids, str, partial(binding.id, "record_ids"), binding.limits)
+        record_ids = checked_items(
+            record_ids, str, partial(binding.id, "record_ids"), None, binding.limits, field="record_ids"
+        )
         found: list[StateRecord[Value] | None] = [None] * len(record_ids)
         for place, *row in binding.rows("get_states", {"record_ids": record_ids}) if record_ids else ():
             found[place - 1] = rows.state_record(record_ids[place - 1], tuple(row), decode(*row[9:]))
@@ -295,7 +297,7 @@ class PostgresStates(FencedStateStore):
     ) -> Sequence[tuple[Value, dict[str, Any]]]:
         """Check many items, and return the value and the columns of each."""
         limits = self._binding.limits
-        checked = checked_items(items, kind, columns, limits, name=itemgetter("record_id"))
+        checked = checked_items(items, kind, columns, itemgetter("record_id"), limits)
         check_bytes((len(each["payload"]) for each in checked), limits)
         return [(item.value, each) for item, each in zip(items, checked, strict=True)]
 

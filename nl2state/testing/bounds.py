@@ -49,12 +49,13 @@ _BEYOND: dict[str, tuple[tuple[object, float], ...]] = {
     "limit": ((10_001, 10_000),),
     "terminal_age_seconds": ((_LIMITS.ttl_seconds_max * 1.01, _LIMITS.ttl_seconds_max),),
     "expired_age_seconds": ((_LIMITS.ttl_seconds_max * 1.01, _LIMITS.ttl_seconds_max), (3_599, 3_600)),
+    **dict.fromkeys(("items", "fences", "record_ids"), (([_NAME] * (_LIMITS.items_max + 1), _LIMITS.items_max),)),
     "attempt": ((Attempt(_NAME, 1), _LIMITS.id_bytes_max),),
     "fence": ((Fence(_NAME, "a", 1), _LIMITS.id_bytes_max), (Fence("r", _NAME, 1), _LIMITS.id_bytes_max)),
 }
 """For each input that has a size, one beyond its bound, and the bound that the refusal names."""
 
-_WITHOUT_A_SIZE = {"lifecycle", "status", "request_fingerprint", "outcome_fingerprint"}
+_WITHOUT_A_SIZE = {"atomic", "lifecycle", "status", "request_fingerprint", "outcome_fingerprint"}
 """One of a set, or of one size alone."""
 _BOUNDED = [
     (call, name)
@@ -214,6 +215,7 @@ class TestBoundedLists:
         assert (refused.value.field, refused.value.limit) == ("limit", most)
 
     def test_every_call_that_returns_many_takes_a_limit(self) -> None:
+        """Those for many are bounded by how many they are given."""
         for call in CALLS:
             if call.name.startswith("list") or call.noun == "system":
                 assert "limit" in call.parameters

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from nl2state.errors import StoreError
-from nl2state.idempotency import Attempt, IdempotencyStore, ReserveOptions
+from nl2state.idempotency import Attempt, Completion, IdempotencyStore, KeyRequest, ReserveOptions
 from nl2state.leases import Fence, LeaseStore
 from nl2state.lifecycle import DEFAULT_LIFECYCLE
+from nl2state.many import Outcomes
 from nl2state.payload import Value
-from nl2state.states import FencedStateStore
+from nl2state.states import FencedStateStore, NewState, StateUpdate
 from nl2state.store import Store, System, Tenant
 from nl2state.testing.harness import Harness
 
@@ -118,7 +120,8 @@ def told(call: Callable[[], object]) -> object:
     try:
         returned = call()
     except StoreError as error:
-        return "raised", type(error).__name__, error.code, {name: plain(getattr(error, name)) for name in error.fields}
+        said = {name: plain(getattr(error, name), name) for name in ("index", *error.fields)}
+        return "raised", type(error).__name__, error.code, said
     return "returned", plain(returned)
 
 
@@ -132,6 +135,8 @@ def plain(value: object, name: str = "") -> object:
         return type(value).__name__, {
             field.name: plain(getattr(value, field.name), field.name) for field in fields(value)
         }
+    if isinstance(value, Outcomes):
+        return [told(partial(value.__getitem__, index)) for index in range(len(value))]
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value.name if isinstance(value, Enum) else value
@@ -155,6 +160,10 @@ def _written(p: Prepared) -> dict[str, Any]:
         "lifecycle": DEFAULT_LIFECYCLE,
         "fence": p.fence,
     }
+
+
+def _together(p: Prepared) -> dict[str, Any]:
+    return {"atomic": True, "lifecycle": DEFAULT_LIFECYCLE, "fence": p.fence}
 
 
 def _listed(p: Prepared) -> dict[str, Any]:
@@ -191,12 +200,20 @@ CALLS: Final = (
     PublicCall("states", "require", lambda p: {"record_id": p.record}),
     PublicCall("states", "get_revision", lambda p: {"record_id": p.record}),
     PublicCall("states", "get_checkpoint", lambda p: {"record_id": p.record, "request_id": "q"}),
+    PublicCall("states", "get_many", lambda p: {"record_ids": [p.record, p.absent, p.ended, p.record]}),
+    PublicCall(
+        "states",
+        "create_many",
+        lambda p: {"items": [NewState(p.absent, p.request), NewState(f"{p.absent} too", p.request)], **_together(p)},
+    ),
+    PublicCall("states", "update_many", lambda p: {"items": [StateUpdate(p.record, p.request, 1)], **_together(p)}),
     PublicCall("states", "list", _listed),
     PublicCall("states", "list_ids", _listed),
     PublicCall("states", "delete", lambda p: {"record_id": p.record, "expected_revision": 1, "fence": p.fence}),
     PublicCall("leases", "acquire", lambda p: {"wait_seconds": 0.0, **_granted(p)}),
     PublicCall("leases", "try_acquire", _granted),
     PublicCall("leases", "renew", lambda p: {"fence": p.fence, "ttl_seconds": 900.0}),
+    PublicCall("leases", "renew_many", lambda p: {"fences": [p.fence], "ttl_seconds": 900.0, "atomic": True}),
     PublicCall("leases", "release", lambda p: {"fence": p.fence}),
     PublicCall("leases", "revoke", lambda p: {"resource": p.fence.resource}),
     PublicCall("leases", "inspect", lambda p: {"resource": p.fence.resource}),
@@ -213,8 +230,23 @@ CALLS: Final = (
             "wait_seconds": 0.0,
         },
     ),
+    PublicCall(
+        "idempotency",
+        "reserve_many",
+        lambda p: {
+            "items": [KeyRequest(p.absent, p.request, record_id=p.record), KeyRequest(p.done, p.request)],
+            "result_ttl_seconds": 600.0,
+            "attempt_ttl_seconds": 600.0,
+            "atomic": True,
+        },
+    ),
     PublicCall("idempotency", "renew", lambda p: {"attempt": p.attempt, "ttl_seconds": 900.0}),
     PublicCall("idempotency", "complete", lambda p: {"attempt": p.attempt, "outcome": p.request, "fence": p.fence}),
+    PublicCall(
+        "idempotency",
+        "complete_many",
+        lambda p: {"items": [Completion(p.attempt, p.request)], "atomic": True, "fence": p.fence},
+    ),
     PublicCall("idempotency", "abandon", lambda p: {"attempt": p.attempt, "fence": p.fence}),
     PublicCall("idempotency", "get", lambda p: {"key": p.done}),
     PublicCall("idempotency", "list", lambda p: {"record_id": p.record, "after": p.absent, "limit": 10}),

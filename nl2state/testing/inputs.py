@@ -71,6 +71,7 @@ _NO_CURSORS: list[object] = [
     RetainCursor(UUID(int=1), "keys", f"{PLANTED}\x00"),
     RetainCursor(UUID(int=1), "keys", 7),  # type: ignore[arg-type]  # as above
 ]
+_NO_LISTS: list[object] = [PLANTED, 7, {PLANTED: PLANTED}, {PLANTED}, iter([PLANTED]), [object()], [None], [(PLANTED,)]]
 
 _BAD: dict[str, Sequence[object]] = {
     **dict.fromkeys(
@@ -89,6 +90,8 @@ _BAD: dict[str, Sequence[object]] = {
     **dict.fromkeys(("request_fingerprint", "outcome_fingerprint"), _NO_FINGERPRINTS),
     "fence": _NO_FENCES,
     "attempt": _NO_ATTEMPTS,
+    **dict.fromkeys(("items", "fences", "record_ids"), _NO_LISTS),
+    "atomic": [0, 1, PLANTED, [PLANTED]],
 }
 """For each argument, what it cannot be; None as well, where the contract does not have that as its default."""
 

@@ -210,7 +210,8 @@ class TestHonestErrors:
         error = raised.value
         assert type(error) is refusal.kind
         assert (error.code, error.retryable) == (refusal.code, refusal.retryable)
-        assert vars(error).keys() == refusal.fields.keys()
+        assert vars(error).keys() == {"index", *refusal.fields}
+        assert error.index is None
         for name, expected in refusal.fields.items():
             found = getattr(error, name)
             assert expected(found) if callable(expected) else found == expected, name
