@@ -6,30 +6,32 @@ It exits with 1 where P13 did not hold, with 2 where it could not do what was as
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Final
 
 import psycopg
 
 from nl2state import StoreError
 from nl2state_postgres.demo.interrupts import Interrupted, interruptible
 from nl2state_postgres.demo.report import progress_bar
-from nl2state_postgres.demo.run import Progress
-from tests.benchmarks import delays
-from tests.benchmarks.by_hand import open_by_hand
+from tests.benchmarks import comparison, delays, fairness, footprint
+from tests.benchmarks.facts import facts
 from tests.benchmarks.options import Options, parse
-from tests.benchmarks.ours import open_ours
-from tests.benchmarks.report import Comparison, Delays, Report, tell
-from tests.benchmarks.rounds import Result, compare, team_of
-from tests.benchmarks.server import facts, serving
+from tests.benchmarks.parts import BenchmarkError, Ground
+from tests.benchmarks.report import tell
+from tests.benchmarks.server import serving
+from tests.benchmarks.written import FOLDER, write
+
+PARTS: Final = (comparison.PART, fairness.PART, footprint.PART, delays.PART)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command, and return its exit status."""
-    options = parse(arguments)
+    options = parse(arguments, {part.name: part.help for part in PARTS})
     try:
         return _run(options)
-    except (StoreError, psycopg.Error, delays.DelayError, OSError) as error:
+    except (BenchmarkError, StoreError, psycopg.Error, OSError) as error:
         words, status = str(error).partition("\n")[0], 2
     except Interrupted as interrupted:
         words, status = "interrupted", interrupted.exit_status
@@ -43,29 +45,15 @@ def _run(options: Options) -> int:
         progress("starting", 0, 0)
         dsn, schemas = resources.enter_context(serving(options.dsn, durable=options.durable))
         resources.callback(end)  # whatever is cleaned up, this comes before it
-        known = facts(dsn, schemas["by_hand"])
-        if options.delays:
-            measured: Report = Delays(delays.measure(dsn, schemas["ours"], options.rounds, progress))
-        else:
-            measured = Comparison(list(_results(dsn, schemas, options, progress)))
-    tell(measured, known, as_json=options.as_json)
-    return measured.exit_status
-
-
-def _results(dsn: str, schemas: dict[str, str], options: Options, progress: Progress) -> Iterator[Result]:
-    for threads in options.threads:
-        at_once = f"{threads} thread{'' if threads == 1 else 's'}"
-        with (
-            open_ours(dsn, schemas["ours"], threads) as ours,
-            open_by_hand(dsn, schemas["by_hand"], threads) as by_hand,
-            team_of(threads) as team,
-        ):
-            progress(f"making records, {at_once}", 0, 0)
-            lanes = team.lanes(ours), team.lanes(by_hand)
-            for call in options.only:
-                for result in compare(team, lanes, call, rounds=options.rounds, calls=options.calls):
-                    progress(f"{call}, {at_once}", len(result.ours_us), options.rounds)
-                yield result
+        known = facts(dsn, schemas, durable=options.durable)
+        ground = Ground(dsn, schemas, options, progress)
+        chosen = [part for part in PARTS if (part.name in options.parts if options.parts else part.usual)]
+        reports = {part.name: part.measure(ground) for part in chosen}
+    tell(list(reports.values()), known, as_json=options.as_json)
+    if options.write:
+        with interruptible():
+            write(reports, known, FOLDER)
+    return max(report.exit_status for report in reports.values())
 
 
 if __name__ == "__main__":

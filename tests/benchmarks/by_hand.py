@@ -1,15 +1,14 @@
 """The same calls as one would write them for one service, with psycopg alone, and careful to be fast.
 
-A connection and a cursor a thread, prepared statements, binary results as tuples, JSON by the standard library. No
-pool, no checks of what is written, no records, no errors of its own. Each call is one statement and one round trip, as
-ours are; a write returns what only the server knows. The tables are made by our migrations, in a schema of their own,
-so that both sides have the same columns, indexes and storage settings; the session is set up by our statement.
+A connection and a cursor a thread, prepared statements, binary results as tuples, JSON by the codec that it is given.
+No pool, no checks of what is written (but the codec's), no records, no errors of its own. Each call is one statement
+and one round trip, as ours are; a write returns what only the server knows. The tables are made by our migrations, in a
+schema of their own, so that both sides have the same columns, indexes and storage settings; the session is set up by
+our statement.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -21,16 +20,20 @@ import psycopg
 from nl2state import TenantScope
 from nl2state_postgres import Settings
 from nl2state_postgres.catalog import Catalog
+from tests.benchmarks.codec import STDLIB, Codec
+from tests.benchmarks.durability import sessions
 from tests.benchmarks.sides import OWNER, PAGE_SIZE, STATUS, TTL_SECONDS, VALUE
 
-__all__ = ["ByHand", "connect", "open_by_hand"]
+__all__ = ["GET", "ByHand", "connect", "open_by_hand"]
 
 _JSON = 1  # a payload's encoding and format, and an application's first schema version
 _RECORD = """revision, status, is_terminal, schema_version, request_id, parent_id, created_at, updated_at, expires_at,
        payload"""
 _LIVE = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
-_GET = f"SELECT {_RECORD} FROM states WHERE scope = $1 AND record_id = $2 AND {_LIVE}"
+GET = f"SELECT {_RECORD} FROM states WHERE scope = $1 AND record_id = $2 AND {_LIVE}"
+"""What `get` runs."""
+
 _GET_REVISION = f"SELECT revision FROM states WHERE scope = $1 AND record_id = $2 AND {_LIVE}"
 _LIST = f"""
 SELECT record_id, {_RECORD} FROM states
@@ -42,7 +45,7 @@ INSERT INTO states AS s (scope, record_id, revision, status, is_terminal, schema
 VALUES ($1, $2, 1, $3, false, {_JSON}, $4, {_JSON}, {_JSON}, gen_random_uuid(), now(), now())
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1, payload = excluded.payload, updated_at = now(), deleted_at = NULL, ended_at = NULL"""
-_CREATE = f"{_INSERT_RECORD} WHERE s.deleted_at IS NOT NULL RETURNING revision, created_at"
+_CREATE = f"{_INSERT_RECORD} WHERE s.deleted_at IS NOT NULL OR s.expires_at <= now() RETURNING revision, created_at"
 _PUT = f"{_INSERT_RECORD} WHERE NOT s.is_terminal RETURNING revision, updated_at"
 _UPDATE = f"""
 UPDATE states SET revision = revision + 1, payload = $4, updated_at = now()
@@ -118,23 +121,30 @@ class RefusedError(Exception):
 
 
 @contextmanager
-def open_by_hand(dsn: str, schema: str, threads: int) -> Iterator[list[ByHand]]:
+def open_by_hand(
+    dsn: str, schema: str, threads: int, *, codec: Codec = STDLIB, durable: bool = True
+) -> Iterator[list[ByHand]]:
     """Yield a side for each thread, with a connection of its own."""
     with ExitStack() as connections:
-        yield [ByHand(connections.enter_context(connect(dsn, schema))) for _ in range(threads)]
+        yield [ByHand(connections.enter_context(connect(dsn, schema, durable=durable)), codec) for _ in range(threads)]
 
 
-def connect(dsn: str, schema: str) -> psycopg.Connection[Row]:
-    """Open a connection whose session is set up as the library's are."""
+def connect(dsn: str, schema: str, *, durable: bool = True) -> psycopg.Connection[Row]:
+    """Open a connection whose session is set up as the library's are; its commits wait for the disk if `durable`."""
     settings = Settings()
     timeouts = {
         "idle_timeout": f"{settings.transaction_idle_seconds:.0f}s",
         "lock_timeout": f"{settings.lock_timeout_seconds:.0f}s",
         "statement_timeout": f"{settings.statement_timeout_seconds:.0f}s",
     }
-    set_up = Catalog.load(schema=schema, clock=settings.clock)["set_up_session"]
+    with sessions(durable=durable):
+        set_up = Catalog.load(schema=schema, clock=settings.clock)["set_up_session"]
     connection = psycopg.connect(
-        dsn, autocommit=True, cursor_factory=psycopg.RawCursor, application_name="nl2state benchmark"
+        dsn,
+        autocommit=True,
+        cursor_factory=psycopg.RawCursor,
+        application_name="nl2state benchmark",
+        client_encoding="UTF8",
     )
     connection.execute(set_up.sql, [timeouts[name] for name in set_up.parameters])
     connection.execute("SELECT set_config('search_path', $1, false)", [schema])
@@ -144,33 +154,34 @@ def connect(dsn: str, schema: str) -> psycopg.Connection[Row]:
 class ByHand:
     """A side. What its methods do is Side's."""
 
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], codec: Codec = STDLIB) -> None:
         self._connection = connection
+        self._dumps, self._loads, self._digest = codec
         self._cursor = connection.cursor(binary=True)
         self._scope = TenantScope.local().uuid
 
     def get(self, record_id: str) -> object:
-        *columns, payload = self._row(_GET, self._scope, record_id)
-        return columns, json.loads(payload)
+        *columns, payload = self._row(GET, self._scope, record_id)
+        return columns, self._loads(payload)
 
     def get_revision(self, record_id: str) -> object:
         return self._row(_GET_REVISION, self._scope, record_id)[0]
 
     def list(self, after: str) -> object:
         self._cursor.execute(_LIST, (self._scope, after), prepare=True)
-        return [(columns, json.loads(payload)) for *columns, payload in self._cursor.fetchall()]
+        return [(columns, self._loads(payload)) for *columns, payload in self._cursor.fetchall()]
 
     def create(self, record_id: str) -> object:
-        return self._row(_CREATE, self._scope, record_id, STATUS, _dumped(VALUE))
+        return self._row(_CREATE, self._scope, record_id, STATUS, self._dumps(VALUE))
 
     def update(self, record_id: str, revision: int) -> object:
-        return self._row(_UPDATE, self._scope, record_id, revision, _dumped(VALUE))
+        return self._row(_UPDATE, self._scope, record_id, revision, self._dumps(VALUE))
 
     def update_fenced(self, record_id: str, revision: int, fence: Held) -> object:
-        return self._row(_UPDATE_FENCED, self._scope, record_id, revision, _dumped(VALUE), *fence)
+        return self._row(_UPDATE_FENCED, self._scope, record_id, revision, self._dumps(VALUE), *fence)
 
     def put(self, record_id: str) -> object:
-        return self._row(_PUT, self._scope, record_id, STATUS, _dumped(VALUE))
+        return self._row(_PUT, self._scope, record_id, STATUS, self._dumps(VALUE))
 
     def delete(self, record_id: str, revision: int) -> object:
         return self._row(_DELETE, self._scope, record_id, revision)[0]
@@ -191,23 +202,23 @@ class ByHand:
 
     def reserve(self, key: str) -> Attempted:
         """Write first: the fastest way where most keys are new. One that is not would be looked at next."""
-        fingerprint = hashlib.sha256(_dumped(VALUE)).digest()
+        fingerprint = self._digest(VALUE)
         return key, self._row(_RESERVE, self._scope, key, fingerprint, TTL_SECONDS, TTL_SECONDS)[0]
 
     def replay(self, key: str) -> object:
         """Look first: the fastest way where most keys are completed. One that is not there would be written next."""
-        fingerprint = hashlib.sha256(_dumped(VALUE)).digest()
+        fingerprint = self._digest(VALUE)
         kept, completed_at, _, outcome = self._row(_RESERVED, self._scope, key)
         if kept != fingerprint or completed_at is None:
             raise RefusedError("the key is another request's, or is not completed")
-        return json.loads(outcome)
+        return self._loads(outcome)
 
     def complete(self, attempt: Attempted) -> object:
-        return self._row(_COMPLETE, self._scope, *attempt, _dumped(VALUE))[0]
+        return self._row(_COMPLETE, self._scope, *attempt, self._dumps(VALUE))[0]
 
     def get_key(self, key: str) -> object:
         *columns, outcome = self._row(_GET_KEY, self._scope, key)
-        return columns, json.loads(outcome)
+        return columns, self._loads(outcome)
 
     def transaction(self, record_id: str, revision: int, attempt: Attempted, fence: Held) -> object:
         """Fence the update alone: it locks the lease until the commit, for the completion too."""
@@ -221,7 +232,3 @@ class ByHand:
         if row is None:
             raise RefusedError("no row matched")
         return row
-
-
-def _dumped(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

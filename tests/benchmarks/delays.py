@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +16,23 @@ from typing import Any, Final
 
 from nl2state_postgres.demo.crew import Worker
 from nl2state_postgres.demo.serving import TRANSACTION_IDLE_SECONDS, TTL_SECONDS, Charge
+from tests.benchmarks.parts import BenchmarkError, Ground, Part
+from tests.benchmarks.report import Report, Table
+from tests.benchmarks.sides import OURS
 
-__all__ = ["BOUND_SECONDS", "HARMS", "Delay", "DelayError", "Harm", "measure"]
+__all__ = ["BOUND_SECONDS", "HARMS", "PART", "Delay", "DelayError", "Delays", "Harm", "measure"]
 
 BOUND_SECONDS: Final = TTL_SECONDS + TRANSACTION_IDLE_SECONDS
 """P13's bound."""
 
+_ROUNDS = 5
 _MODULE = "tests.benchmarks.holder"
 _COMMITTED = "COMMITTED"
 _PATIENCE_SECONDS = 30.0
 _END_SECONDS = 5.0
 
 
-class DelayError(Exception):
+class DelayError(BenchmarkError):
     """It could not be measured."""
 
 
@@ -74,6 +78,52 @@ class Delay:
     def late_writes_refused(self) -> bool | None:
         """Whether each late write was refused; None of a holder that was killed, which writes no more."""
         return _COMMITTED not in self.late if self.late else None
+
+
+class Delays(Report):
+    """How long each harm to a holder delayed its successor."""
+
+    def __init__(self, delays: Sequence[Delay]) -> None:
+        self._delays = delays
+        kept = all(delay.within_bound and delay.late_writes_refused is not False for delay in delays)
+        self.exit_status = 0 if kept else 1
+
+    def figures(self) -> dict[str, Any]:
+        """Return the delays by harm, and the bound."""
+        return {
+            "ttl_seconds": TTL_SECONDS,
+            "transaction_idle_seconds": TRANSACTION_IDLE_SECONDS,
+            "bound_seconds": BOUND_SECONDS,
+            "delays": [
+                {
+                    "harm": str(delay.harm),
+                    "median_seconds": round(delay.median_seconds, 3),
+                    "max_seconds": round(max(delay.seconds), 3),
+                    "within_bound": delay.within_bound,
+                    "late_writes_refused": delay.late_writes_refused,
+                    "late": sorted(set(delay.late)),
+                }
+                for delay in self._delays
+            ],
+        }
+
+    def tables(self) -> list[Table]:
+        """Return a table, and what it says of P13."""
+        rows = []
+        for delay in self._delays:
+            late = {True: ", ".join(sorted(set(delay.late))), False: "IT WAS MADE", None: "there was none"}
+            seconds = (f"{delay.median_seconds:.2f}", f"{max(delay.seconds):.2f}")
+            rows.append((str(delay.harm), *seconds, late[delay.late_writes_refused]))
+        held = "held" if all(delay.within_bound for delay in self._delays) else "DID NOT HOLD"
+        return [
+            Table(
+                f"The delay of a successor, {len(self._delays[0].seconds)} of each",
+                ("holder", "median s", "max s", "late write refused as"),
+                rows,
+                f"P13 {held}: at most {BOUND_SECONDS} s, which is the TTL of {TTL_SECONDS} s and the bound of"
+                f" {TRANSACTION_IDLE_SECONDS} s on an open transaction.",
+            )
+        ]
 
 
 def measure(dsn: str, schema: str, rounds: int, progress: Callable[[str, int, int], None]) -> list[Delay]:
@@ -160,3 +210,11 @@ def _actor(charge: Charge, log: Path) -> Iterator[_Actor]:
     finally:
         worker.signal(signal.SIGKILL)
         worker.end(_END_SECONDS)
+
+
+def _measured(ground: Ground) -> Delays:
+    rounds = ground.options.rounds or _ROUNDS
+    return Delays(measure(ground.dsn, ground.schemas[OURS], rounds, ground.progress))
+
+
+PART: Final = Part("delays", "how long a dead or stopped holder delays its successor (P13)", _measured)

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from nl2state import Attempt, Fence, TenantScope
+from nl2state import Attempt, Fence, StateRecord, TenantScope
 from nl2state_postgres import PostgresStore, PostgresTenant, Settings
+from tests.benchmarks.durability import sessions
 from tests.benchmarks.sides import OWNER, PAGE_SIZE, TTL_SECONDS, VALUE
 
 __all__ = ["Ours", "open_ours"]
 
 
 @contextmanager
-def open_ours(dsn: str, schema: str, threads: int) -> Iterator[list[Ours]]:
-    """Yield a side for each thread: they share one store, of as many connections."""
-    settings = Settings(connections_min=threads, connections_max=threads)
-    with PostgresStore.open(dsn, schema=schema, migrate=False, settings=settings) as store:
+def open_ours(
+    dsn: str, schema: str, threads: int, *, connections: int | None = None, durable: bool = True
+) -> Iterator[list[Ours]]:
+    """Yield a side for each thread: they share one store, of as many connections unless another number is given.
+
+    Its commits wait for the disk if `durable`.
+    """
+    size = threads if connections is None else connections
+    settings = Settings(connections_min=size, connections_max=size)
+    with sessions(durable=durable):
+        opened = PostgresStore.open(dsn, schema=schema, migrate=False, settings=settings)
+    with opened as store:
         tenant = store.tenant(TenantScope.local())
         yield [Ours(tenant) for _ in range(threads)]
 
@@ -30,7 +40,7 @@ class Ours:
         self._leases = tenant.leases
         self._keys = tenant.idempotency
 
-    def get(self, record_id: str) -> object:
+    def get(self, record_id: str) -> StateRecord[Any]:
         return self._states.require(record_id)
 
     def get_revision(self, record_id: str) -> object:

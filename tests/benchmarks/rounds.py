@@ -1,4 +1,4 @@
-"""Rounds: one side and then the other, again and again, so that what else the machine does falls on both."""
+"""Rounds: one contender and then another, again and again, so that what else the machine does falls on all of them."""
 
 from __future__ import annotations
 
@@ -6,50 +6,60 @@ import gc
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
-from tests.benchmarks.sides import PAGE_SIZE, Lane, Side
+from tests.benchmarks.crowds import Crowd
+from tests.benchmarks.sides import OURS, PAGE_SIZE, Lane, Side
 
-__all__ = ["Result", "Team", "compare", "team_of"]
-
-Sides: TypeAlias = tuple[Sequence[Lane], Sequence[Lane]]
-"""The lanes of ours and of those by hand, one a thread."""
+__all__ = ["Contender", "Ratio", "Result", "Team", "TeamOnLanes", "compare", "team_of"]
 
 _WEIGHTS = {"list": PAGE_SIZE // 10, "transaction": 2}
 """How many calls of the others one call of these counts for: so that each round takes about as long."""
 
 
+class Ratio(NamedTuple):
+    """The median of some ratios, and the quartiles: half of them are between these."""
+
+    median: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one call took, with so many threads at once: of each round, microseconds from its call to its answer."""
+    """What one call took, with so many threads at once.
+
+    By contender: of each round, the microseconds that a thread waited for a call.
+    """
 
     call: str
-    threads: int
-    ours_us: tuple[float, ...]
-    by_hand_us: tuple[float, ...]
+    crowd: Crowd
+    us: Mapping[str, tuple[float, ...]]
 
-    @property
-    def ratios(self) -> list[float]:
-        """By hand / ours, of each round, in order: above 1, ours was faster."""
-        return sorted(by_hand / ours for ours, by_hand in zip(self.ours_us, self.by_hand_us, strict=True))
-
-    @property
-    def ratio(self) -> float:
-        """The median of the rounds' ratios."""
-        return statistics.median(self.ratios)
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """The quartiles of the rounds' ratios: half of the rounds are between them."""
-        ratios = self.ratios
+    def ratio(self, name: str) -> Ratio:
+        """Return how many times as long as ours a contender took, round by round: above 1, ours was faster."""
+        ratios = [theirs / ours for ours, theirs in zip(self.us[OURS], self.us[name], strict=True)]
         if len(ratios) == 1:
-            return ratios[0], ratios[0]
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return low, high
+            return Ratio(*ratios * 3)
+        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        return Ratio(median, low, high)
+
+
+class Contender(Protocol):
+    """Who makes calls."""
+
+    @property
+    def name(self) -> str:
+        """Whose figures these are."""
+        ...
+
+    def round(self, call: str, calls: int) -> float:
+        """Make so many calls on each thread, and return the microseconds that a thread waited for one of them."""
+        ...
 
 
 class Team:
@@ -62,9 +72,13 @@ class Team:
         self._stopped = False
         self._start = threading.Barrier(threads, _collect_garbage)  # else one side's rubbish is the other's pause
 
-    def lanes(self, sides: Sequence[Side]) -> list[Lane]:
-        """Make a lane for each thread, in the threads: an interrupt comes to the main one, between calls."""
-        return list(self._executor.map(Lane, sides, [f"{self.threads}-{number}" for number in range(self.threads)]))
+    def lanes(self, sides: Sequence[Side], name: str = "") -> list[Lane]:
+        """Make a lane for each thread, in the threads: an interrupt comes to the main one, between calls.
+
+        What they work on bears the name, so that another team can work on the same schema.
+        """
+        names = [f"{name or self.threads}-{number}" for number in range(self.threads)]
+        return list(self._executor.map(Lane, sides, names))
 
     def round(self, lanes: Sequence[Lane], call: str, calls: int) -> float:
         """Make so many calls on each lane, and return the microseconds that a thread waited for one of them.
@@ -120,18 +134,36 @@ def team_of(threads: int) -> Iterator[Team]:
             team.stop()
 
 
-def compare(team: Team, sides: Sides, call: str, *, rounds: int, calls: int) -> Iterator[Result]:
+@dataclass(frozen=True, slots=True)
+class TeamOnLanes:
+    """A contender in this process: a side of the calls."""
+
+    name: str
+    team: Team
+    lanes: Sequence[Lane]
+
+    def round(self, call: str, calls: int) -> float:
+        """Make the calls."""
+        return self.team.round(self.lanes, call, calls)
+
+
+def compare(contenders: Sequence[Contender], call: str, crowd: Crowd, *, rounds: int, calls: int) -> Iterator[Result]:
     """Measure a call in so many rounds of about so many calls, and yield what is known after each.
 
-    One round of each side comes before and is not counted: it prepares the statements on each connection.
+    A round of each contender comes before and is not counted: it prepares the statements on each connection.
     """
-    each = max(1, calls // team.threads // _WEIGHTS.get(call, 1))
-    ours, by_hand = sides
-    for lanes in sides:
-        team.round(lanes, call, each)
-    measured: dict[str, list[float]] = {"ours": [], "by hand": []}
+    each = max(1, calls // crowd.threads // _WEIGHTS.get(call, 1))
+    for contender in contenders:
+        contender.round(call, each)
+    measured: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
-        pair = [("ours", ours), ("by hand", by_hand)]
-        for name, lanes in pair if number % 2 == 0 else reversed(pair):
-            measured[name].append(team.round(lanes, call, each))
-        yield Result(call, team.threads, tuple(measured["ours"]), tuple(measured["by hand"]))
+        for contender in _in_turn(contenders, number):
+            measured[contender.name].append(contender.round(call, each))
+        yield Result(call, crowd, {name: tuple(us) for name, us in measured.items()})
+
+
+def _in_turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """Return the order of a round: each comes first, last and after each other about as often."""
+    begin = number // 2 % len(contenders)
+    order = [*contenders[begin:], *contenders[:begin]]
+    return order if number % 2 == 0 else order[::-1]

@@ -1,4 +1,4 @@
-"""The calls that are compared, and what one thread of one side makes them with."""
+"""The sides, the calls that are compared, and what one thread of one side makes them with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,28 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, Protocol
 
-__all__ = ["CALLS", "OWNER", "PAGE_SIZE", "STATUS", "TTL_SECONDS", "VALUE", "Lane", "Side"]
+__all__ = [
+    "BY_HAND",
+    "BY_HAND_CODEC",
+    "CALLS",
+    "OURS",
+    "OWNER",
+    "PAGE_SIZE",
+    "PGBENCH",
+    "SIDES",
+    "STATUS",
+    "TTL_SECONDS",
+    "VALUE",
+    "Lane",
+    "Side",
+]
+
+OURS: Final = "ours"
+BY_HAND: Final = "by_hand"
+BY_HAND_CODEC: Final = "by_hand_codec"
+PGBENCH: Final = "pgbench"
+SIDES: Final = (OURS, BY_HAND, BY_HAND_CODEC, PGBENCH)
+"""By their names in JSON. Each has a schema of its own."""
 
 PAGE_SIZE: Final = 100
 TTL_SECONDS: Final = 3_600.0  # nothing expires while it runs

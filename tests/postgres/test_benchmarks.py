@@ -8,21 +8,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from nl2state_postgres.embedded import EmbeddedPostgres
+from tests.benchmarks import pgbench
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.by_hand import open_by_hand
+from tests.benchmarks.codec import LIBRARY, STDLIB
+from tests.benchmarks.comparison import Comparison
+from tests.benchmarks.crowds import Crowd
 from tests.benchmarks.delays import HARMS
+from tests.benchmarks.facts import facts
+from tests.benchmarks.fairness import CROWD, Waits
 from tests.benchmarks.ours import open_ours
-from tests.benchmarks.rounds import compare, team_of
+from tests.benchmarks.rounds import Result, TeamOnLanes, compare, team_of
 from tests.benchmarks.server import serving
-from tests.benchmarks.sides import CALLS, VALUE
+from tests.benchmarks.sides import BY_HAND, BY_HAND_CODEC, CALLS, OURS, PGBENCH, VALUE, Side
+from tests.benchmarks.written import write
 
 BOUND_SECONDS = 45.0
 
@@ -42,11 +50,11 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command, and return its exit status, its stdout and its stderr."""
+    """Run the command with these options, on this server, and return its exit status, its stdout and its stderr."""
 
-    def call(*arguments: str) -> tuple[int, str, str]:
+    def call(options: str, dsn: str | None = None) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exited:
-            sys.exit(main(arguments))
+            sys.exit(main([*options.split(), *([] if dsn is None else ["--dsn", dsn])]))
         assert isinstance(exited.value.code, int)
         return exited.value.code, *capsys.readouterr()
 
@@ -60,44 +68,109 @@ def schemas(dsn: str) -> list[Any]:
 
 
 def test_every_call_is_compared_and_nothing_is_left(run: Run, server: str) -> None:
-    status, out, err = run("--rounds", "1", "--calls", "3", "--threads", "1", "--json", "--dsn", server)
+    status, out, err = run("--comparison --rounds 1 --calls 3 --threads 1 --json", server)
     assert (status, err) == (0, "")
     found = json.loads(out)
     assert [result["call"] for result in found["results"]] == list(CALLS)
     for result in found["results"]:
-        assert result.keys() == {"call", "threads", "ours_us", "by_hand_us", "ratio", "ratio_quartiles"}
-        assert result["threads"] == 1
-        assert min(result["ours_us"], result["by_hand_us"], result["ratio"]) > 0
+        assert result.keys() == {"call", "threads", "connections", "us", "ratios"}
+        assert (result["threads"], result["connections"]) == (1, 1)
+        beside = [PGBENCH] if result["call"] == pgbench.CALL else []  # the server's wheel has one
+        assert list(result["us"]) == [OURS, BY_HAND, BY_HAND_CODEC, *beside]
+        assert list(result["ratios"]) == [BY_HAND, BY_HAND_CODEC, *beside]
+        assert min(result["us"].values()) > 0
     assert {"cores", "python", "psycopg", "server_version", "fsync", "synchronous_commit"} <= found["facts"].keys()
     assert schemas(server) == []
 
 
+@pytest.mark.parametrize(("durable", "shown"), [(False, "off"), (True, "on")])
+def test_the_facts_are_what_is_in_force_in_the_sessions_of_each_side(server: str, durable: bool, shown: str) -> None:
+    with serving(server, durable=durable) as (dsn, made):
+        known = facts(dsn, made, durable=durable)
+        assert (known["synchronous_commit"], known["plan_cache_mode"]) == (shown, "force_generic_plan")
+        assert records(dsn, made[OURS]) == []
+
+
+def records(dsn: str, schema: str) -> list[Any]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(f"SELECT record_id FROM {schema}.states").fetchall()
+
+
+def test_what_is_usual_is_measured_unasked(run: Run) -> None:
+    status, out, err = run("--rounds 1 --calls 8 --only get --seconds 1 --json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert {(result["threads"], result["connections"]) for result in found["results"]} == {(1, 1), (8, 8), (8, 4)}
+    assert len(found["fairness"]["by_thread"]) == CROWD.threads
+    assert sum(thread["calls"] for thread in found["fairness"]["by_thread"]) > 0
+    assert {"nl2state", "nl2state_postgres"} <= found["imports"].keys()
+    assert found["memory"].keys() == {"connections", "measure", OURS, BY_HAND}
+    assert "delays" not in found
+
+
+def test_without_pgbench_the_report_says_so(run: Run, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pgbench, "find", lambda _: None)
+    status, out, err = run("--comparison --rounds 1 --calls 2 --threads 1 --only get", server)
+    assert (status, err) == (0, "")
+    assert "not found" in out
+    assert "ours / pgbench" not in out
+
+
+def test_a_codec_is_chosen_and_threads_share_connections(run: Run, server: str) -> None:
+    options = "--comparison --rounds 1 --calls 8 --threads 1,4 --connections 2 --codec same --only renew --json"
+    _, out, _ = run(options, server)
+    results = json.loads(out)["results"]
+    assert [(result["threads"], result["connections"]) for result in results] == [(1, 1), (4, 2)]
+    assert all(list(result["us"]) == [OURS, BY_HAND_CODEC] for result in results)
+
+
 def test_what_is_asked_for_is_compared_on_a_server_of_its_own(run: Run) -> None:
-    status, out, err = run("--rounds", "2", "--calls", "6", "--threads", "1,3", "--only", "update,list", "--durable")
+    status, out, err = run("--comparison --rounds 2 --calls 6 --threads 1,3 --only update,list --durable")
     assert (status, err) == (0, "")
     words = out.split()
     assert words.count("update") == words.count("list") == 2
-    assert "1 thread\n" in out
-    assert "3 threads\n" in out
+    assert "1 thread on 1 connection\n" in out
+    assert "3 threads on 3 connections\n" in out
     assert "get" not in words
-    assert words[words.index("fsync") + 1] == "on"
+    assert words[words.index("fsync") + 1] == words[words.index("synchronous_commit") + 1] == "on"
 
 
 def test_both_sides_do_the_same_work(server: str) -> None:
     with (
         serving(server, durable=False) as (dsn, made),
         open_ours(dsn, made["ours"], 1) as ours,
-        open_by_hand(dsn, made["by_hand"], 1) as by_hand,
+        open_by_hand(dsn, made["by_hand"], 1, codec=STDLIB) as by_hand,
+        open_by_hand(dsn, made["by_hand_codec"], 1, codec=LIBRARY) as by_hand_codec,
         team_of(1) as team,
         psycopg.connect(dsn) as connection,
     ):
-        lanes = team.lanes(ours), team.lanes(by_hand)
+        sides: dict[str, Sequence[Side]] = {OURS: ours, BY_HAND: by_hand, BY_HAND_CODEC: by_hand_codec}
+        contenders = [TeamOnLanes(name, team, team.lanes(side)) for name, side in sides.items()]
         for call in CALLS:
-            assert len(list(compare(team, lanes, call, rounds=1, calls=20))) == 1
+            assert len(list(compare(contenders, call, Crowd(1, 1), rounds=1, calls=20))) == 1
         for query in (STATES, LEASES, KEYS):
-            both = [sorted(map(read, connection.execute(query.format(schema)))) for schema in made.values()]
-            assert both[0] == both[1]
-            assert both[0]
+            of_all = [sorted(map(read, connection.execute(query.format(made[side.name])))) for side in contenders]
+            assert of_all[0] == of_all[1] == of_all[2]
+            assert of_all[0]
+
+
+def test_a_run_is_written_as_a_page_and_a_picture(tmp_path: Path) -> None:
+    us = {OURS: (10.0, 20.0), BY_HAND: (10.0, 30.0), BY_HAND_CODEC: (20.0, 20.0), PGBENCH: (5.0, 5.0)}
+    without = {name: us[name] for name in (OURS, BY_HAND, BY_HAND_CODEC)}
+    results = [Result("get", Crowd(1, 1), us), Result("update", Crowd(8, 4), without)]
+    write({"comparison": Comparison(results)}, {"processor": "made | up"}, tmp_path / "benchmarks")
+    page = (tmp_path / "benchmarks" / "comparison.md").read_text()
+    assert "![comparison](comparison.png)" in page
+    assert "| get | 15.0 | 20.0 | 1.25 | 1.12-1.38 | 20.0 | 1.50 | 1.25-1.75 |" in page
+    assert "## 8 threads on 4 connections" in page
+    assert "| processor | made / up |" in page
+    assert (tmp_path / "benchmarks" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_waits_of_a_thread_are_summed_up() -> None:
+    waits = Waits.of([*range(1_000_000, 100_000_000, 1_000_000), 500_000_000])
+    assert waits == Waits(calls=100, median_ms=50.5, p99_ms=99.0, max_ms=500.0)
+    assert Waits.of([]) == Waits(calls=0, median_ms=0.0, p99_ms=0.0, max_ms=0.0)
 
 
 def read(row: tuple[Any, ...]) -> str:
@@ -108,7 +181,7 @@ def read(row: tuple[Any, ...]) -> str:
 
 def test_a_successor_gets_the_lease_and_the_late_write_is_refused(run: Run, server: str) -> None:
     """P6, P13."""
-    status, out, err = run("--delays", "--rounds", "1", "--json", "--dsn", server)
+    status, out, err = run("--delays --rounds 1 --json", server)
     found = json.loads(out)
     assert err == ""
     assert [delay["harm"] for delay in found["delays"]] == [str(harm) for harm in HARMS]
@@ -118,18 +191,18 @@ def test_a_successor_gets_the_lease_and_the_late_write_is_refused(run: Run, serv
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("options", "dsn", "words"),
     [
-        (["--only", "get,nothing"], "nothing is not one of the calls"),
-        (["--threads", "1,0"], "0 is not a number from 1 to"),
-        (["--calls", "many"], "many is not a number from 1 to"),
-        (["--durable", "--dsn", "host=/nowhere"], "--durable is for the temporary server"),
-        (["--fast"], "unrecognized arguments: --fast"),
-        (["--dsn", "host=/nowhere dbname=x password=hunter2"], "nowhere"),
+        ("--only get,nothing", None, "nothing is not one of the calls"),
+        ("--threads 1,0", None, "0 is not a number from 1 to"),
+        ("--calls many", None, "many is not a number from 1 to"),
+        ("--codec fast", None, "invalid choice: 'fast'"),
+        ("--fast", None, "unrecognized arguments: --fast"),
+        ("", "host=/nowhere dbname=x password=hunter2", "nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(run: Run, arguments: list[str], words: str) -> None:
-    status, out, err = run(*arguments)
+def test_what_cannot_be_done_is_told_in_one_line(run: Run, options: str, dsn: str | None, words: str) -> None:
+    status, out, err = run(options, dsn)
     assert (status, out) == (2, "")
     assert err.startswith("benchmarks: ")
     assert err.count("\n") == 1
@@ -142,6 +215,7 @@ def test_what_cannot_be_done_is_told_in_one_line(run: Run, arguments: list[str],
     [
         ("--threads 4 --calls 1000000 --only create", "states WHERE record_id LIKE 'x%'"),  # in the midst of a round
         ("--threads 4 --calls 1000000 --only release", "leases WHERE resource LIKE 'x%'"),  # in what is made before it
+        ("--fairness --seconds 600", "leases WHERE resource LIKE 'resource-fairness%'"),
         ("--delays", "leases"),
     ],
 )
