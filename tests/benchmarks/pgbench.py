@@ -75,9 +75,9 @@ def find(dsn: str) -> tuple[Path, str] | None:
     candidates = [found for found in (_beside_server(dsn), shutil.which("pgbench")) if found is not None]
     candidates += sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/pgbench")), reverse=True)
     for candidate in candidates:
-        with suppress(OSError, subprocess.SubprocessError):
+        with suppress(OSError, subprocess.SubprocessError, IndexError):  # "pgbench (PostgreSQL) 18.1 (...)"
             run = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=True, timeout=10.0)
-            return Path(candidate), run.stdout.rpartition(")")[2].strip() or run.stdout.split()[-1]
+            return Path(candidate), run.stdout.split()[2]
     return None
 
 
