@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from nl2state.errors import AttemptInFlightError, FencingRejectedError, KeyConflictError, StoreTimeoutError
@@ -11,8 +13,10 @@ from nl2state.idempotency import (
     NO_OUTCOME,
     NO_REQUEST,
     Attempt,
+    Completion,
     IdempotencyRecord,
     IdempotencyStore,
+    KeyRequest,
     NoOutcome,
     NoRequest,
     Reservation,
@@ -20,18 +24,38 @@ from nl2state.idempotency import (
     reservation_digest,
 )
 from nl2state.leases import Fence
+from nl2state.many import Outcomes, check_atomic, check_bytes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
-from nl2state.payload import Value, encode
+from nl2state.payload import Payload, Value, encode
 from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
 from nl2state_memory.leases import guard
+from nl2state_memory.many import run_each
 from nl2state_memory.rows import KeyRow
 from nl2state_memory.tables import Strength
 from nl2state_memory.waiting import Waiting
 
 __all__ = ["MemoryIdempotency", "sweep"]
+
+
+class _Wanted(NamedTuple):
+    key: str
+    fingerprint: bytes
+    """Of the request, and of the record where the key is bound to one."""
+    record_id: str | None
+
+
+class _Lives(NamedTuple):
+    result_seconds: float
+    attempt_seconds: float
+
+
+class _Kept(NamedTuple):
+    attempt: Attempt
+    payload: Payload | None
+    digest: bytes | None
 
 
 class MemoryIdempotency(IdempotencyStore):
@@ -55,21 +79,37 @@ class MemoryIdempotency(IdempotencyStore):
         """Reserve a key for a request, or learn its outcome."""
         binding = self._binding
         binding.refuse_in_transaction("reserve")  # an attempt that is rolled back would be numbered again
-        binding.id("key", key)
-        binding.optional_id("record_id", record_id)
-        bound = reservation_digest(request, request_fingerprint, record_id, binding.limits)
-        result_ttl_seconds = binding.ttl("result_ttl_seconds", result_ttl_seconds)
-        attempt_ttl_seconds = binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds)
-        reserved: Reservation | AttemptInFlightError
+        wanted = self._wanted(KeyRequest(key, request, request_fingerprint, record_id))
+        lives = self._lives(result_ttl_seconds, attempt_ttl_seconds)
         waiting = Waiting(self._database, binding.monotonic() + binding.wait(wait_seconds), binding.monotonic)
         while True:
             try:
-                reserved = self._reserve(key, bound, record_id, result_ttl_seconds, attempt_ttl_seconds)
-            except StoreTimeoutError:  # the attempt ran out, and its completion is open
-                reserved = AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0)
-            if isinstance(reserved, Reservation):
-                return reserved
-            waiting.pause_or_raise(reserved)
+                with binding.session.call() as unit:
+                    return self._reserve(unit, wanted, lives)
+            except AttemptInFlightError as busy:
+                in_flight = busy.again()
+            waiting.pause_or_raise(in_flight)
+
+    def reserve_many(
+        self,
+        items: Sequence[KeyRequest],
+        *,
+        result_ttl_seconds: float,
+        attempt_ttl_seconds: float,
+        atomic: bool,
+    ) -> Outcomes[Reservation]:
+        """Reserve keys for requests, or learn their outcomes."""
+        binding = self._binding
+        binding.refuse_in_transaction("reserve_many")  # as reserve
+        check_atomic(atomic)
+        wanted = checked_items(items, KeyRequest, self._wanted, lambda each: each.key, binding.limits)
+        lives = self._lives(result_ttl_seconds, attempt_ttl_seconds)
+        with binding.session.call() as unit:
+            return run_each(
+                [each.key for each in wanted],
+                lambda index: self._reserve(unit, wanted[index], lives),
+                atomic=atomic,
+            )
 
     def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
         """Let an attempt last its own TTL, or another, from now, and return when it ends."""
@@ -99,18 +139,26 @@ class MemoryIdempotency(IdempotencyStore):
         fence: Fence | None = None,
     ) -> None:
         """Keep the outcome of an attempt."""
-        binding, clock = self._binding, self._database.clock
+        fence = self._binding.fence_of(fence)
+        kept = self._kept(Completion(attempt, outcome, outcome_fingerprint))
+        with self._binding.session.call() as unit:
+            guard(unit, self._binding, fence)
+            self._complete(unit, kept)
+
+    def complete_many(self, items: Sequence[Completion], *, atomic: bool, fence: Fence | None = None) -> Outcomes[None]:
+        """Keep the outcomes of attempts."""
+        binding = self._binding
+        check_atomic(atomic)
         fence = binding.fence_of(fence)
-        digest = outcome_digest(outcome, outcome_fingerprint)
-        payload = None if outcome is NO_OUTCOME else encode(outcome, binding.limits, field="outcome")
-        binding.checked_attempt(attempt)
+        kept = checked_items(items, Completion, self._kept, lambda each: each.attempt.key, binding.limits)
+        check_bytes((len(each.payload.data) for each in kept if each.payload is not None), binding.limits)
+        if not kept:
+            return Outcomes(())
         with binding.session.call() as unit:
             guard(unit, binding, fence)
-            row = self._lock(unit, attempt)
-            at = clock()
-            expires_at = at + timedelta(seconds=row.result_ttl_seconds)  # the result's life begins now
-            row = replace(row, completed_at=at, outcome=payload, outcome_fingerprint=digest, expires_at=expires_at)
-            unit.write(self._database.keys, binding.name(attempt.key), row)
+            return run_each(
+                [each.attempt.key for each in kept], lambda index: self._complete(unit, kept[index]), atomic=atomic
+            )
 
     def abandon(self, attempt: Attempt, *, fence: Fence | None = None) -> None:
         """End an attempt without an outcome."""
@@ -159,37 +207,76 @@ class MemoryIdempotency(IdempotencyStore):
                 unit.write(keys, name, row.emptied(at))
         return row is not None
 
-    def _reserve(
-        self, key: str, request: bytes, record_id: str | None, result_ttl_seconds: float, attempt_ttl_seconds: float
-    ) -> Reservation | AttemptInFlightError:
-        """Reserve a key that is free, or say how it stands: then it is seen, and neither locked nor waited for."""
-        database, name = self._database, self._binding.name(key)
-        with self._binding.session.call() as unit:
-            if not unit.claim(
+    def _wanted(self, item: KeyRequest) -> _Wanted:
+        """Return what a reservation asks for, checked."""
+        binding = self._binding
+        binding.id("key", item.key)
+        binding.optional_id("record_id", item.record_id)
+        bound = reservation_digest(item.request, item.request_fingerprint, item.record_id, binding.limits)
+        return _Wanted(item.key, bound, item.record_id)
+
+    def _lives(self, result_ttl_seconds: float, attempt_ttl_seconds: float) -> _Lives:
+        binding = self._binding
+        return _Lives(
+            binding.ttl("result_ttl_seconds", result_ttl_seconds),
+            binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
+        )
+
+    def _reserve(self, unit: Unit, wanted: _Wanted, lives: _Lives) -> Reservation:
+        """Reserve a key that is free, or say how it stands: then it is seen, and neither locked nor waited for.
+
+        Raises AttemptInFlightError or KeyConflictError.
+        """
+        database, name = self._database, self._binding.name(wanted.key)
+        try:
+            claimed = unit.claim(
                 database.keys,
                 name,
                 Strength.NO_KEY_UPDATE,
-                lambda row: row is None or row.is_free(request, database.clock()),
-            ):
-                return _standing(unit.read(database.keys, name), request, database.clock())
-            before = unit.read(database.keys, name)
-            at = database.clock()
-            number = database.first_number(at)
-            if before is not None:
-                number = max(before.attempt + 1, number)
-            row = KeyRow(
-                fingerprint=request,
-                record_id=record_id,
-                attempt=number,
-                attempt_ttl_seconds=attempt_ttl_seconds,
-                result_ttl_seconds=result_ttl_seconds,
-                reserved_at=at,
-                claim_until=at + timedelta(seconds=attempt_ttl_seconds),
-                # a short result does not shorten the attempt
-                expires_at=at + timedelta(seconds=max(attempt_ttl_seconds, result_ttl_seconds)),
+                lambda row: row is None or row.is_free(wanted.fingerprint, database.clock()),
             )
-            unit.write(database.keys, name, row)
-        return Reservation(False, Attempt(key, number), None)
+        except StoreTimeoutError:  # the attempt ran out, and its completion is open
+            claimed = None
+        if claimed is None:
+            raise AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0)
+        before = unit.read(database.keys, name)
+        at = database.clock()
+        if not claimed:
+            return _standing(before, wanted.fingerprint, at)
+        number = database.first_number(at)
+        if before is not None:
+            number = max(before.attempt + 1, number)
+        row = KeyRow(
+            fingerprint=wanted.fingerprint,
+            record_id=wanted.record_id,
+            attempt=number,
+            attempt_ttl_seconds=lives.attempt_seconds,
+            result_ttl_seconds=lives.result_seconds,
+            reserved_at=at,
+            claim_until=at + timedelta(seconds=lives.attempt_seconds),
+            # a short result does not shorten the attempt
+            expires_at=at + timedelta(seconds=max(lives.attempt_seconds, lives.result_seconds)),
+        )
+        unit.write(database.keys, name, row)
+        return Reservation(False, Attempt(wanted.key, number), None)
+
+    def _kept(self, item: Completion) -> _Kept:
+        """Return what a completion keeps, checked."""
+        binding = self._binding
+        digest = outcome_digest(item.outcome, item.outcome_fingerprint)
+        payload = None if item.outcome is NO_OUTCOME else encode(item.outcome, binding.limits, field="outcome")
+        return _Kept(binding.checked_attempt(item.attempt), payload, digest)
+
+    def _complete(self, unit: Unit, kept: _Kept) -> None:
+        row, at = self._lock(unit, kept.attempt), self._database.clock()
+        completed = replace(
+            row,
+            completed_at=at,
+            outcome=kept.payload,
+            outcome_fingerprint=kept.digest,
+            expires_at=at + timedelta(seconds=row.result_ttl_seconds),  # the result's life begins now
+        )
+        unit.write(self._database.keys, self._binding.name(kept.attempt.key), completed)
 
     def _lock(self, unit: Unit, attempt: Attempt) -> KeyRow:
         """Lock the row of an attempt that can still end. Raises FencingRejectedError."""
@@ -205,8 +292,8 @@ class MemoryIdempotency(IdempotencyStore):
         return row
 
 
-def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation | AttemptInFlightError:
-    """Say how a key that is not free stands. Raises KeyConflictError."""
+def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation:
+    """Say how a key that is not free stands. Raises AttemptInFlightError or KeyConflictError."""
     if row is None:
         raise AssertionError("an absent key is free")
     if row.fingerprint != request:
@@ -214,7 +301,7 @@ def _standing(row: KeyRow | None, request: bytes, at: datetime) -> Reservation |
     if row.completed_at is not None:
         return Reservation(True, None, rows.outcome(row), rows.outcome_fingerprint(row))
     remaining = max(0.0, (row.claim_until - at).total_seconds())
-    return AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)
+    raise AttemptInFlightError("another attempt is being made", retry_after_seconds=remaining)
 
 
 def sweep(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:

@@ -15,6 +15,7 @@ have to be told apart. Here it is on the row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,11 +24,13 @@ from uuid import UUID
 
 from nl2state.errors import FencingRejectedError, LeaseBusyError, StoreTimeoutError
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
+from nl2state.many import Outcomes, check_atomic, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
 from nl2state_memory.database import Database, Unit
+from nl2state_memory.many import run_each
 from nl2state_memory.rows import LeaseRow
 from nl2state_memory.tables import Name, Strength
 from nl2state_memory.waiting import Waiting
@@ -99,26 +102,29 @@ class MemoryLeases(LeaseStore):
 
     def renew(self, fence: Fence, *, ttl_seconds: float | None = None) -> Lease:
         """Make a lease that is still valid last its own TTL, or another, from now."""
-        binding, clock = self._binding, self._database.clock
+        binding = self._binding
         binding.refuse_in_transaction("renew")  # until its commit, the heartbeat would wait behind it
         binding.checked_fence(fence)
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         sent_at = binding.monotonic()
-        name = binding.name(fence.resource)
         with binding.session.call() as unit:
-            row = unit.lock(
-                self._database.leases,
-                name,
-                Strength.NO_KEY_UPDATE,
-                lambda row: row.is_grant(fence) and row.expires_at > clock(),
-            )
-            if row is None:
-                raise FencingRejectedError("the lease was lost")
-            until = clock() + timedelta(seconds=row.ttl_seconds if ttl_seconds is None else ttl_seconds)
-            row = replace(row, expires_at=max(row.expires_at, until))  # never back: a client was told the later one
-            unit.write(self._database.leases, name, row)
-        return rows.lease(fence, row, sent_at=sent_at, ttl_seconds=ttl_seconds)
+            return self._renew(unit, fence, ttl_seconds, sent_at)
+
+    def renew_many(self, fences: Sequence[Fence], *, ttl_seconds: float | None = None, atomic: bool) -> Outcomes[Lease]:
+        """Make leases that are still valid last their own TTLs, or another, from now."""
+        binding = self._binding
+        binding.refuse_in_transaction("renew_many")  # as renew
+        check_atomic(atomic)
+        checked = checked_items(
+            fences, Fence, binding.checked_fence, lambda fence: fence.resource, binding.limits, field="fences"
+        )
+        if ttl_seconds is not None:
+            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        sent_at = binding.monotonic()
+        names = [fence.resource for fence in checked]
+        with binding.session.call() as unit:
+            return run_each(names, lambda index: self._renew(unit, checked[index], ttl_seconds, sent_at), atomic=atomic)
 
     def release(self, fence: Fence) -> None:
         """Free a resource."""
@@ -198,6 +204,18 @@ class MemoryLeases(LeaseStore):
                     remaining = max(0.0, (row.expires_at - self._database.clock()).total_seconds())
                     return LeaseBusyError("the lease is held", owner=row.owner, retry_after_seconds=remaining)
                 # it came free while the takeover waited: start over
+
+    def _renew(self, unit: Unit, fence: Fence, ttl_seconds: float | None, sent_at: float) -> Lease:
+        leases, name, clock = self._database.leases, self._binding.name(fence.resource), self._database.clock
+        row = unit.lock(
+            leases, name, Strength.NO_KEY_UPDATE, lambda row: row.is_grant(fence) and row.expires_at > clock()
+        )
+        if row is None:
+            raise FencingRejectedError("the lease was lost")
+        until = clock() + timedelta(seconds=row.ttl_seconds if ttl_seconds is None else ttl_seconds)
+        row = replace(row, expires_at=max(row.expires_at, until))  # never back: a client was told the later one
+        unit.write(leases, name, row)
+        return rows.lease(fence, row, sent_at=sent_at, ttl_seconds=ttl_seconds)
 
     def _is_dead(self, row: LeaseRow) -> bool:
         return row.owner is not None and row.expires_at <= self._database.clock()

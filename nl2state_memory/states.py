@@ -6,31 +6,48 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from nl2state.expectations import Expectation, refuse_creation
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
+from nl2state.many import Outcomes, check_atomic, check_bytes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, decode, encode
 from nl2state.states import (
     NEVER,
     ExpectedRevision,
     FencedStateStore,
+    NewState,
     StateRecord,
+    StateUpdate,
     Ttl,
     checked_revision,
 )
 from nl2state.store import Swept
 from nl2state_memory import rows
 from nl2state_memory.binding import MemoryBinding
-from nl2state_memory.database import Database
+from nl2state_memory.database import Database, Unit
 from nl2state_memory.leases import guard
+from nl2state_memory.many import run_each
 from nl2state_memory.rows import StateRow
 from nl2state_memory.tables import Strength
 
 __all__ = ["MemoryStates", "sweep_deleted", "sweep_ended", "sweep_expired"]
+
+
+class _Write(NamedTuple):
+    """A write of a record, checked."""
+
+    record_id: str
+    refuse: Callable[[StateRow | None], None]
+    """It is handed the live record, or None, and raises."""
+    written: Callable[[StateRow | None, datetime], StateRow]
+    """It is handed the row as it is, live or not, and returns the next."""
+    value: Value = None
+    value_bytes: int = 0
 
 
 class MemoryStates(FencedStateStore):
@@ -54,16 +71,19 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Make a record that must be absent."""
-        created = self._made(
-            value,
-            status=status,
-            lifecycle=lifecycle,
-            ttl_seconds=ttl_seconds,
-            schema_version=schema_version,
-            request_id=request_id,
-            parent_id=parent_id,
-        )
-        return rows.state_record(record_id, self._write(record_id, fence, refuse_creation, created), value)
+        item = NewState(record_id, value, status, ttl_seconds, schema_version, request_id, parent_id)
+        return self._write(self._creation(item, lifecycle), fence)
+
+    def create_many(
+        self,
+        items: Sequence[NewState[Value]],
+        *,
+        atomic: bool,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Make records that must be absent."""
+        return self._write_many(items, NewState, lambda item: self._creation(item, lifecycle), atomic, fence)
 
     def update(
         self,
@@ -80,35 +100,21 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record that is at the expected revision."""
-        binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
-        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
-        binding.optional_id("expected_status", expected_status)
-        expected = Expectation(checked_revision(expected_revision), status=expected_status, sources=sources)
-        binding.optional_id("status", status)
-        if ttl_seconds is not None and ttl_seconds is not NEVER:
-            ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
-        if schema_version is not None:
-            checked_integer("schema_version", schema_version)
-        binding.optional_id("request_id", request_id)
-        payload = encode(value, binding.limits)
-        is_terminal = status in lifecycle.terminal
+        item = StateUpdate(
+            record_id, value, expected_revision, expected_status, status, ttl_seconds, schema_version, request_id
+        )
+        return self._write(self._update(item, lifecycle), fence)
 
-        def updated(former: StateRow | None, at: datetime) -> StateRow:
-            row = _there(former)
-            return replace(
-                row,
-                revision=row.revision + 1,
-                status=row.status if status is None else status,
-                is_terminal=is_terminal,
-                schema_version=row.schema_version if schema_version is None else schema_version,
-                payload=payload,
-                request_id=request_id,
-                updated_at=at,
-                expires_at=_expiry(row, ttl_seconds, at),
-                ended_at=at if is_terminal else None,
-            )
-
-        return rows.state_record(record_id, self._write(record_id, fence, expected.refuse, updated), value)
+    def update_many(
+        self,
+        items: Sequence[StateUpdate[Value]],
+        *,
+        atomic: bool,
+        lifecycle: Lifecycle = DEFAULT_LIFECYCLE,
+        fence: Fence | None = None,
+    ) -> Outcomes[StateRecord[Value]]:
+        """Write records that are at their expected revisions."""
+        return self._write_many(items, StateUpdate, lambda item: self._update(item, lifecycle), atomic, fence)
 
     def put(
         self,
@@ -124,31 +130,38 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Write a record, whatever is there."""
-        lifecycle = checked_lifecycle(lifecycle)
-        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
-        made = self._made(
-            value,
-            status=status,
-            lifecycle=lifecycle,
-            ttl_seconds=ttl_seconds,
-            schema_version=schema_version,
-            request_id=request_id,
-            parent_id=parent_id,
-        )
+        item = NewState(record_id, value, status, ttl_seconds, schema_version, request_id, parent_id)
+        made = self._creation(item, lifecycle)
+        sources = None if status is None else lifecycle.sources(status)
 
         def replaced(former: StateRow | None, at: datetime) -> StateRow:
-            row = made(former, at)
+            row = made.written(former, at)
             if former is None or not former.is_live(at):
                 return row
             return replace(row, created_at=former.created_at, status=former.status if status is None else status)
 
         expected = Expectation(None, sources=sources, required=False)
-        return rows.state_record(record_id, self._write(record_id, fence, expected.refuse, replaced), value)
+        return self._write(made._replace(refuse=expected.refuse, written=replaced), fence)
 
     def get(self, record_id: str) -> StateRecord[Value] | None:
         """Return the record, or None where there is none."""
         row = self._find(record_id)
         return None if row is None else _record(record_id, row)
+
+    def get_many(self, record_ids: Sequence[str]) -> list[StateRecord[Value] | None]:
+        """Return the records of these ids in their order, None for each that is not there."""
+        binding = self._binding
+        names = checked_items(
+            record_ids,
+            str,
+            lambda record_id: binding.name(binding.id("record_id", record_id)),
+            None,
+            binding.limits,
+            field="record_ids",
+        )
+        with binding.session.call() as unit:
+            found = [self._live(unit.read(self._database.states, name)) for name in names]
+        return [None if row is None else _record(name[1], row) for name, row in zip(names, found, strict=True)]
 
     def get_revision(self, record_id: str) -> int | None:
         """Return the record's revision, or None where there is none."""
@@ -189,27 +202,18 @@ class MemoryStates(FencedStateStore):
         """Empty a record that is at the expected revision, and return the revision that this made."""
         expected = Expectation(checked_revision(expected_revision), writes=False)
 
-        return self._write(record_id, fence, expected.refuse, _emptied).revision
+        deletion = _Write(self._binding.id("record_id", record_id), expected.refuse, _emptied)
+        return self._written(deletion, fence).revision
 
-    def _made(
-        self,
-        value: Value,
-        *,
-        status: str | None,
-        lifecycle: Lifecycle,
-        ttl_seconds: float | None,
-        schema_version: int,
-        request_id: str | None,
-        parent_id: str | None,
-    ) -> Callable[[StateRow | None, datetime], StateRow]:
-        """Check what a record is made of, and return what makes its row over a former one. Raises InvalidInputError."""
+    def _creation(self, item: NewState[Value], lifecycle: Lifecycle) -> _Write:
+        """Check what a record is made of, and return what makes it. Raises InvalidInputError."""
         binding, lifecycle = self._binding, checked_lifecycle(lifecycle)
-        begun = binding.id("status", lifecycle.initial if status is None else lifecycle.check(status))
-        life = None if ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", ttl_seconds))
-        checked_integer("schema_version", schema_version)
-        binding.optional_id("request_id", request_id)
-        binding.optional_id("parent_id", parent_id)
-        payload = encode(value, binding.limits)
+        begun = binding.id("status", lifecycle.initial if item.status is None else lifecycle.check(item.status))
+        life = None if item.ttl_seconds is None else timedelta(seconds=binding.ttl("ttl_seconds", item.ttl_seconds))
+        checked_integer("schema_version", item.schema_version)
+        binding.optional_id("request_id", item.request_id)
+        binding.optional_id("parent_id", item.parent_id)
+        payload = encode(item.value, binding.limits)
         is_terminal = begun in lifecycle.terminal
 
         def made(former: StateRow | None, at: datetime) -> StateRow:
@@ -217,17 +221,49 @@ class MemoryStates(FencedStateStore):
                 revision=1 if former is None else former.revision + 1,  # so that a writer of the former life is refused
                 status=begun,
                 is_terminal=is_terminal,
-                schema_version=schema_version,
+                schema_version=item.schema_version,
                 payload=payload,
-                request_id=request_id,
-                parent_id=parent_id,
+                request_id=item.request_id,
+                parent_id=item.parent_id,
                 created_at=at,
                 updated_at=at,
                 expires_at=None if life is None else at + life,
                 ended_at=at if is_terminal else None,
             )
 
-        return made
+        return _Write(binding.id("record_id", item.record_id), refuse_creation, made, item.value, len(payload.data))
+
+    def _update(self, item: StateUpdate[Value], lifecycle: Lifecycle) -> _Write:
+        """Check what an update is made of, and return what makes it. Raises InvalidInputError."""
+        binding, lifecycle, status = self._binding, checked_lifecycle(lifecycle), item.status
+        sources = None if status is None else lifecycle.sources(lifecycle.check(status))
+        binding.optional_id("expected_status", item.expected_status)
+        expected = Expectation(checked_revision(item.expected_revision), status=item.expected_status, sources=sources)
+        binding.optional_id("status", status)
+        if item.ttl_seconds is not None and item.ttl_seconds is not NEVER:
+            binding.ttl("ttl_seconds", item.ttl_seconds)
+        if item.schema_version is not None:
+            checked_integer("schema_version", item.schema_version)
+        binding.optional_id("request_id", item.request_id)
+        payload = encode(item.value, binding.limits)
+        is_terminal = status in lifecycle.terminal
+
+        def updated(former: StateRow | None, at: datetime) -> StateRow:
+            row = _there(former)
+            return replace(
+                row,
+                revision=row.revision + 1,
+                status=row.status if status is None else status,
+                is_terminal=is_terminal,
+                schema_version=row.schema_version if item.schema_version is None else item.schema_version,
+                payload=payload,
+                request_id=item.request_id,
+                updated_at=at,
+                expires_at=_expiry(row, item.ttl_seconds, at),
+                ended_at=at if is_terminal else None,
+            )
+
+        return _Write(binding.id("record_id", item.record_id), expected.refuse, updated, item.value, len(payload.data))
 
     def _find(self, record_id: str) -> StateRow | None:
         name = self._binding.name(self._binding.id("record_id", record_id))
@@ -245,30 +281,50 @@ class MemoryStates(FencedStateStore):
             scanned, at = self._database.states.scan(unit, binding.scope, span), self._database.clock()
         return scanned, lambda row: row.is_live(at) and status in (None, row.status)
 
-    def _write(
+    def _write(self, write: _Write, fence: Fence | None) -> StateRecord[Value]:
+        return rows.state_record(write.record_id, self._written(write, fence), write.value)
+
+    def _written(self, write: _Write, fence: Fence | None) -> StateRow:
+        fence = self._binding.fence_of(fence)
+        with self._binding.session.call() as unit:
+            guard(unit, self._binding, fence)
+            return self._apply(unit, write)
+
+    def _write_many(
         self,
-        record_id: str,
+        items: Sequence[Any],
+        kind: type[Any],
+        check: Callable[[Any], _Write],
+        atomic: bool,
         fence: Fence | None,
-        refuse: Callable[[StateRow | None], None],
-        written: Callable[[StateRow | None, datetime], StateRow],
-    ) -> StateRow:
-        """Lock the record's row and write it, unless the fence, and then `refuse`, speaks against it.
-
-        `refuse` is handed the live record, or None, and raises; `written` the row as it is, live or not.
-        """
-        binding, states = self._binding, self._database.states
-        name = binding.name(binding.id("record_id", record_id))
+    ) -> Outcomes[StateRecord[Value]]:
+        binding = self._binding
+        check_atomic(atomic)
         fence = binding.fence_of(fence)
+        writes = checked_items(items, kind, check, lambda write: write.record_id, binding.limits)
+        check_bytes((write.value_bytes for write in writes), binding.limits)
+        if not writes:
+            return Outcomes(())
 
-        def agreed(row: StateRow | None) -> bool:
-            refuse(self._live(row))
-            return True
+        def one(index: int) -> StateRecord[Value]:
+            write = writes[index]
+            return rows.state_record(write.record_id, self._apply(unit, write), write.value)
 
         with binding.session.call() as unit:
             guard(unit, binding, fence)
-            unit.claim(states, name, Strength.NO_KEY_UPDATE, agreed)
-            row = written(unit.read(states, name), self._database.clock())
-            unit.write(states, name, row)
+            return run_each([write.record_id for write in writes], one, atomic=atomic)
+
+    def _apply(self, unit: Unit, write: _Write) -> StateRow:
+        """Lock the record's row and write it, unless `refuse` speaks against it."""
+        states, name = self._database.states, self._binding.name(write.record_id)
+
+        def agreed(row: StateRow | None) -> bool:
+            write.refuse(self._live(row))
+            return True
+
+        unit.claim(states, name, Strength.NO_KEY_UPDATE, agreed)
+        row = write.written(unit.read(states, name), self._database.clock())
+        unit.write(states, name, row)
         return row
 
     def _live(self, row: StateRow | None) -> StateRow | None:

@@ -102,9 +102,9 @@ class TestManyAtOnce:
     def test_a_refusal_is_that_of_the_call_for_one_and_says_no_more(self, harness: Harness, many: Many) -> None:
         """P10: a pickle keeps the index too."""
         tenant, items = _spoiled(harness, many)
-        outcomes = many.on(tenant, items, atomic=False)
         with pytest.raises(many.refusal) as raised:
             many.on(tenant, items, atomic=True)
+        outcomes = many.on(tenant, items, atomic=False)
         for error in (raised.value, *outcomes.refusals.values()):
             assert vars(error).keys() == {"index", *many.refusal.fields}
             assert leaks(error, _PLANTED) == []
