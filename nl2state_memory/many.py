@@ -28,7 +28,4 @@ def run_each(names: Sequence[str], one: Callable[[int], R], *, atomic: bool) -> 
             refusal = error.again()  # without the frames that it came through, which hold the values
             refusal.index = index
             results[index] = refusal
-    outcomes = Outcomes(results[index] for index in range(len(names)))
-    if atomic and outcomes.refusals:
-        raise next(iter(outcomes.refusals.values()))
-    return outcomes
+    return Outcomes([results[index] for index in range(len(names))], atomic=atomic)

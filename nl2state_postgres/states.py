@@ -144,7 +144,7 @@ class PostgresStates(FencedStateStore):
         """Return the records of these ids in their order, None for each that is not there."""
         binding = self._binding
         record_ids = checked_items(
-            record_ids, str, partial(binding.id, "record_ids"), None, binding.limits, field="record_ids"
+            record_ids, str, partial(binding.id, "record_id"), None, binding.limits, field="record_ids"
         )
         found: list[StateRecord[Value] | None] = [None] * len(record_ids)
         for place, *row in binding.rows("get_states", {"record_ids": record_ids}) if record_ids else ():
@@ -350,7 +350,8 @@ class PostgresStates(FencedStateStore):
                     for record_id, index in [*left.items()]:
                         try:
                             refuse(items[index][1], found.get(record_id))
-                        except ConflictError as refusal:
+                        except ConflictError as error:
+                            refusal = error.again()  # without the frames that it came through, which hold the values
                             refusal.index = index
                             outcomes[left.pop(record_id)] = refusal
                 if not left:

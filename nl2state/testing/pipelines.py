@@ -115,7 +115,8 @@ class TestPipelines:
         assert tenant.states.list_ids().items == ("held", "theirs")
 
     def test_an_argument_is_checked_and_a_value_taken_when_it_is_collected(self, harness: Harness) -> None:
-        tenant, value = harness.tenant(), {"n": [1]}
+        tenant = harness.tenant()
+        value: dict[str, Any] = {"n": [1]}
         with tenant.transaction() as tx, tx.pipeline() as pipeline:
             pipeline.states.create("s", value)
             value["n"].append(2)
@@ -130,12 +131,13 @@ class TestPipelines:
 
     def test_a_value_is_taken_as_it_was_also_where_another_is_refused(self, harness: Harness) -> None:
         """What is made one by one, to tell the refusal, is what was collected."""
-        tenant, value = harness.tenant(), {"n": [1]}
+        tenant = harness.tenant()
+        value: dict[str, Any] = {"n": [1]}
         tenant.states.create("s", 0)
         with tenant.transaction() as tx:
             with pytest.raises(RevisionConflictError) as raised, tx.pipeline() as pipeline:
                 pipeline.states.update("s", value, expected_revision=1)
-                value["n"].append(object())  # type: ignore[arg-type]  # which would be refused first
+                value["n"].append(object())  # which would be refused first
                 pipeline.states.update("s", 1, expected_revision=1)
             assert raised.value.index == 1
 
