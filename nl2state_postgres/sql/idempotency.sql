@@ -69,19 +69,19 @@ SELECT * FROM seen UNION ALL SELECT * FROM new;
 -- The ticket of its reservation (write_id) stays. Returns: one row or none.
 -- Lost: sent again.
 UPDATE {schema}.keys k
-   SET claim_until = greatest(k.claim_until, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds))),
-       expires_at = greatest(k.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds)))
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.claim_until > (SELECT {clock})
+   SET claim_until = greatest(k.claim_until, {clock} + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds))),
+       expires_at = greatest(k.expires_at, {clock} + make_interval(secs => coalesce(:ttl_seconds, k.attempt_ttl_seconds)))
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.claim_until > {clock}
 RETURNING k.claim_until;
 
 -- name: complete_key
 -- Keeps the outcome of an attempt that was not superseded, or its fingerprint, for its TTL from now. Returns: one row or none.
 -- Lost: read_back_key, sent again.
 UPDATE {schema}.keys k
-   SET completed_at = (SELECT {clock}), outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
+   SET completed_at = {clock}, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
        outcome_fingerprint = :outcome_fingerprint, write_id = :write_id,
-       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
+       expires_at = {clock} + make_interval(secs => k.result_ttl_seconds)
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > {clock}
 RETURNING k.attempt;
 
 -- name: complete_key_fenced
@@ -91,11 +91,11 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.keys k
-   SET completed_at = (SELECT {clock}), outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
+   SET completed_at = {clock}, outcome = :outcome, outcome_encoding = :outcome_encoding, outcome_format = :outcome_format,
        outcome_fingerprint = :outcome_fingerprint, write_id = :write_id,
-       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+       expires_at = {clock} + make_interval(secs => k.result_ttl_seconds)
   FROM held
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > {clock}
 RETURNING k.attempt;
 
 -- name: complete_keys
@@ -139,8 +139,8 @@ RETURNING k.key;
 -- name: abandon_key
 -- Ends an attempt without an outcome: the key is free. Returns: one row or none.
 -- Lost: read_back_key, sent again.
-UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
+UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = {clock}, expires_at = {clock}
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > {clock}
 RETURNING k.attempt;
 
 -- name: abandon_key_fenced
@@ -149,9 +149,9 @@ RETURNING k.attempt;
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE)
-UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
+UPDATE {schema}.keys k SET attempt = k.attempt + 1, write_id = :write_id, claim_until = {clock}, expires_at = {clock}
   FROM held
- WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > (SELECT {clock})
+ WHERE k.scope = :scope AND k.key = :key AND k.attempt = :attempt AND k.completed_at IS NULL AND k.expires_at > {clock}
 RETURNING k.attempt;
 
 -- name: forget_key
@@ -159,8 +159,8 @@ RETURNING k.attempt;
 -- Lost: read_back_key.
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
-       attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
- WHERE k.scope = :scope AND k.key = :key AND k.expires_at > (SELECT {clock})
+       attempt = k.attempt + 1, write_id = :write_id, claim_until = {clock}, expires_at = {clock}
+ WHERE k.scope = :scope AND k.key = :key AND k.expires_at > {clock}
 RETURNING k.attempt;
 
 -- name: forget_key_fenced
@@ -171,8 +171,8 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
           AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.keys k
    SET completed_at = NULL, outcome = NULL, outcome_encoding = NULL, outcome_format = NULL, outcome_fingerprint = NULL,
-       attempt = k.attempt + 1, write_id = :write_id, claim_until = (SELECT {clock}), expires_at = (SELECT {clock})
-  FROM held WHERE k.scope = :scope AND k.key = :key AND k.expires_at > (SELECT {clock})
+       attempt = k.attempt + 1, write_id = :write_id, claim_until = {clock}, expires_at = {clock}
+  FROM held WHERE k.scope = :scope AND k.key = :key AND k.expires_at > {clock}
 RETURNING k.attempt;
 
 -- name: read_back_key

@@ -64,8 +64,8 @@ SELECT l.resource, l.owner, l.token, l.acquired_at, l.expires_at,
 -- Moves the deadline of a valid lease, never back, by a given TTL or its own. Returns: one row or none.
 -- Lost: sent again.
 UPDATE {schema}.leases l
-   SET expires_at = greatest(l.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds)))
- WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > (SELECT {clock})
+   SET expires_at = greatest(l.expires_at, {clock} + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds)))
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token AND l.expires_at > {clock}
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: renew_leases
@@ -96,8 +96,8 @@ RETURNING l.token;
 -- name: expire_lease
 -- The first half of a revocation: new fenced writes fail from now on, so that they cannot starve its other half.
 -- Returns: one row or none.
-UPDATE {schema}.leases l SET expires_at = (SELECT {clock})
- WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL AND l.expires_at > (SELECT {clock})
+UPDATE {schema}.leases l SET expires_at = {clock}
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner IS NOT NULL AND l.expires_at > {clock}
 RETURNING l.token;
 
 -- name: revoke_lease

@@ -1,6 +1,6 @@
 -- Each write exists twice: as it is, and guarded by a fence, which adds `held` (see leases.sql) and nothing else.
 -- At an expected revision a write takes effect once, however often it is sent: with any revision (NULL) it is not sent again.
--- The clock is read where it stands, which costs less than to read it once: times of one write are microseconds apart.
+-- An update reads the clock where it stands, which costs less than to read it once: its times are microseconds apart.
 -- The sweeps find what they locked by its whole key, and not by a scope that is given: then a plan that was made on an empty
 -- table would read that scope to its end.
 
@@ -109,8 +109,9 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- name: create_states
 -- create_state for many records, in the order of their ids. Returns: many rows.
 -- Lost: read_back_states.
-WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads,
-          :payload_encodings, :request_ids, :parent_ids)
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
+          :record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids,
+          :parent_ids)
           AS g (record_id, status, is_terminal, ttl_seconds, schema_version, payload, payload_encoding, request_id, parent_id)),
      t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
@@ -138,8 +139,9 @@ RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     given AS MATERIALIZED (SELECT g.* FROM held, unnest(:record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads,
-          :payload_encodings, :request_ids, :parent_ids)
+     given AS MATERIALIZED (SELECT g.* FROM held, unnest(
+          :record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids,
+          :parent_ids)
           AS g (record_id, status, is_terminal, ttl_seconds, schema_version, payload, payload_encoding, request_id, parent_id)),
      t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
@@ -168,13 +170,13 @@ UPDATE {schema}.states s
    SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
        schema_version = coalesce(:schema_version, s.schema_version), payload = :payload,
        payload_encoding = :payload_encoding, payload_format = :payload_format, request_id = :request_id,
-       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN :is_terminal THEN (SELECT {clock}) END,
-       expires_at = CASE WHEN NOT :lift_expiry THEN coalesce((SELECT {clock}) + make_interval(secs => :ttl_seconds), s.expires_at) END
+       write_id = :write_id, updated_at = {clock}, ended_at = CASE WHEN :is_terminal THEN {clock} END,
+       expires_at = CASE WHEN NOT :lift_expiry THEN coalesce({clock} + make_interval(secs => :ttl_seconds), s.expires_at) END
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND (:expected_revision IS NULL OR s.revision = :expected_revision)
    AND (:expected_status IS NULL OR s.status = :expected_status)
    AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
-   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock})
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 
@@ -188,14 +190,14 @@ UPDATE {schema}.states s
    SET revision = s.revision + 1, status = coalesce(:status, s.status), is_terminal = :is_terminal,
        schema_version = coalesce(:schema_version, s.schema_version), payload = :payload,
        payload_encoding = :payload_encoding, payload_format = :payload_format, request_id = :request_id,
-       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN :is_terminal THEN (SELECT {clock}) END,
-       expires_at = CASE WHEN NOT :lift_expiry THEN coalesce((SELECT {clock}) + make_interval(secs => :ttl_seconds), s.expires_at) END
+       write_id = :write_id, updated_at = {clock}, ended_at = CASE WHEN :is_terminal THEN {clock} END,
+       expires_at = CASE WHEN NOT :lift_expiry THEN coalesce({clock} + make_interval(secs => :ttl_seconds), s.expires_at) END
   FROM held
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND (:expected_revision IS NULL OR s.revision = :expected_revision)
    AND (:expected_status IS NULL OR s.status = :expected_status)
    AND (:source_statuses IS NULL OR s.status = ANY (:source_statuses))
-   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock})
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 
@@ -203,8 +205,9 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- update_state for many records. Those that fit are locked first, in the order of their ids, so that no two calls wait for one
 -- another. `from_statuses` and `to_statuses` are the lifecycle's transitions, where it has some. Returns: many rows.
 -- Lost: read_back_states.
-WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal,
-          :lift_expiries, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids)
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
+          :record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal, :lift_expiries, :ttls_seconds,
+          :schema_versions, :payloads, :payload_encodings, :request_ids)
           AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
           payload, payload_encoding, request_id) ORDER BY g.record_id),
      due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
@@ -234,8 +237,9 @@ RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     given AS MATERIALIZED (SELECT g.* FROM held, unnest(:record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal,
-          :lift_expiries, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids)
+     given AS MATERIALIZED (SELECT g.* FROM held, unnest(
+          :record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal, :lift_expiries, :ttls_seconds,
+          :schema_versions, :payloads, :payload_encodings, :request_ids)
           AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
           payload, payload_encoding, request_id) ORDER BY g.record_id),
      due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
@@ -328,10 +332,10 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- Lost: read_back_state, sent again.
 UPDATE {schema}.states s
    SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
-       write_id = :write_id, updated_at = (SELECT {clock}), expires_at = NULL, ended_at = (SELECT {clock}), deleted_at = (SELECT {clock})
+       write_id = :write_id, updated_at = {clock}, expires_at = NULL, ended_at = {clock}, deleted_at = {clock}
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND (:expected_revision IS NULL OR s.revision = :expected_revision)
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock})
 RETURNING s.revision;
 
 -- name: delete_state_fenced
@@ -342,11 +346,11 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
           AND expires_at > (SELECT {clock}) FOR KEY SHARE)
 UPDATE {schema}.states s
    SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
-       write_id = :write_id, updated_at = (SELECT {clock}), expires_at = NULL, ended_at = (SELECT {clock}), deleted_at = (SELECT {clock})
+       write_id = :write_id, updated_at = {clock}, expires_at = NULL, ended_at = {clock}, deleted_at = {clock}
   FROM held
  WHERE s.scope = :scope AND s.record_id = :record_id
    AND (:expected_revision IS NULL OR s.revision = :expected_revision)
-   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
+   AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock})
 RETURNING s.revision;
 
 -- name: read_back_state

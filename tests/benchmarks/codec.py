@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from nl2state.limits import Limits
-from nl2state.payload import FORMAT, Encoding, Payload, decode, encode, fingerprint_of
+from nl2state.payload import FORMAT, Encoding, decode, encode, fingerprint_of
 
 __all__ = ["LIBRARY", "STDLIB", "Codec"]
 
@@ -35,7 +35,7 @@ STDLIB: Final = Codec(
 
 LIBRARY: Final = Codec(
     dumps=lambda value: encode(value, _LIMITS).data,
-    loads=lambda data: decode(Payload(data, Encoding.JSON, FORMAT)),
+    loads=lambda data: decode(data, Encoding.JSON, FORMAT),
     digest=lambda value: fingerprint_of(value, _LIMITS),
 )
 """The library's own, its checks included: the canonical form, and nothing that JSON has no word for."""

@@ -92,9 +92,10 @@ def test_a_guarded_write_is_its_plain_form_and_the_lease_s_lock() -> None:
         assert text == _with_names(plain.sql, plain.parameters)
 
 
-def test_the_server_takes_every_statement_as_it_is_declared(harness: PostgresHarness) -> None:
+@pytest.mark.parametrize("clock", ["clock_timestamp()", "(SELECT clock_timestamp())"])
+def test_the_server_takes_every_statement_as_it_is_declared(harness: PostgresHarness, clock: str) -> None:
     with connect(harness.dsn) as connection:
-        for statement in Catalog.load(schema=harness.schema, clock="clock_timestamp()"):
+        for statement in Catalog.load(schema=harness.schema, clock=clock):
             described = connection.pgconn.prepare(b"", statement.sql.encode())
             assert described.status == ExecStatus.COMMAND_OK, (statement.name, described.error_message)
             shape = connection.pgconn.describe_prepared(b"")

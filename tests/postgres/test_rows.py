@@ -56,13 +56,15 @@ def test_a_renewal_and_an_acquire_of_a_free_lease_keep_the_turn(harness: Postgre
 
 def _between(states: PostgresStates, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Have somebody change the record between a write that is refused and the look for the reason."""
-    find = states._find
+    session = states._binding.session
+    row = session.row
 
-    def find_late(record_id: str) -> object:
-        change()
-        return find(record_id)
+    def row_late(name: str, values: dict[str, Any]) -> Any:
+        if name == "explain_state":
+            change()
+        return row(name, values)
 
-    monkeypatch.setattr(states, "_find", find_late)
+    monkeypatch.setattr(session, "row", row_late)
 
 
 def test_a_refusal_whose_reason_has_gone_is_tried_again(
@@ -97,8 +99,8 @@ def test_a_revocation_takes_no_lease_that_was_granted_after_its_first_half(
     session, granted = leases._binding.session, list[Lease]()
     row = session.row
 
-    def row_then_grant(name: str, **values: Any) -> Any:
-        found = row(name, **values)
+    def row_then_grant(name: str, values: dict[str, Any]) -> Any:
+        found = row(name, values)
         if name == "expire_lease":
             granted.append(other.acquire("r", owner="b", ttl_seconds=60))
         return found
