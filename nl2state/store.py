@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
@@ -112,7 +113,11 @@ class Tenant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetainCursor:
-    """Where a call of `retain` stopped: for the next one to go on."""
+    """Where a call of `retain` stopped: for the next one to go on.
+
+    `key` is of the last row that it read: its name or, in a clean-up of states, which goes by time, when it was due, in
+    UTC, in ISO format.
+    """
 
     scope: UUID
     sweep: str
@@ -155,7 +160,7 @@ class System(Protocol):
         further back.
 
         A call removes at most `limit` rows of each noun, and reads few more: call it again with the `after` that it
-        returned, until that is None.
+        returned, until that is None. What was locked when its turn came is left for the next pass.
         """
         ...
 
@@ -192,6 +197,7 @@ SWEEPS: Final = {
 }
 """The clean-ups of a scope, and the noun that each is counted with."""
 
+_BY_TIME: Final = tuple(name for name, noun in SWEEPS.items() if noun == "states")
 _SCOPES_MAX = 100
 _PAGE_SIZE_MAX = 10_000
 _EXPIRED_AGE_SECONDS_MIN = 3_600.0
@@ -210,7 +216,7 @@ def retain_by_scope(
     """Do what System.retain says, for a backend.
 
     `next_scope` returns the least scope after one. `sweep` is given one of SWEEPS, a scope, an age, how many rows it
-    may read, and after which key.
+    may read, and after which key: in one of _BY_TIME, from which time on.
     """
     most = limits.ttl_seconds_max
     expired = check_seconds("expired_age_seconds", expired_age_seconds, least=_EXPIRED_AGE_SECONDS_MIN, most=most)
@@ -249,3 +255,14 @@ def _check_cursor(after: RetainCursor, limits: Limits) -> None:
     if not isinstance(after, RetainCursor) or not isinstance(after.scope, UUID) or after.sweep not in known:
         raise InvalidInputError("after is not where a call stopped", field="after")
     check_prefix("after", after.key, limits.id_bytes_max)
+    if after.sweep in _BY_TIME and after.key and not _is_time(after.key):
+        raise InvalidInputError("after is not where a call stopped", field="after")
+
+
+def _is_time(key: str) -> bool:
+    """Return whether this is how we write a time: every other way would be another backend's to read."""
+    try:
+        at = datetime.fromisoformat(key)
+    except ValueError:
+        return False
+    return at.utcoffset() == timedelta(0) and at.isoformat() == key

@@ -69,21 +69,20 @@ class Database:
         with self.changed:
             self.changed.wait_for(lambda: self.changes != seen, seconds)
 
-    def sweep(self, table: Table[R], slots: Iterable[Slot[R]], page_size: int) -> Swept:
-        """Remove the first so many of these rows that nobody has locked."""
-        free = list(islice((slot for slot in slots if not slot.holders), page_size))
+    def remove(self, table: Table[R], slots: Iterable[Slot[R]]) -> int:
+        """Remove those of these rows that nobody has locked, and return how many."""
+        free = [slot for slot in slots if not slot.holders]
         for slot in free:
             table.publish(slot, None)
             table.vacate(slot)
-        return Swept(len(free), "" if len(free) == page_size else None)
+        return len(free)
 
     def sweep_page(self, table: Table[R], scope: UUID, page_size: int, after: str, due: Callable[[R], bool]) -> Swept:
         """Read the next so many rows of a scope by their keys, and remove those that are due and nobody has locked."""
         page = list(islice(table.in_order(scope, after), page_size))
-        swept = self.sweep(
-            table, (slot for slot in page if slot.committed is not None and due(slot.committed)), page_size
-        )
-        return Swept(swept.removed, page[-1].name[1] if len(page) == page_size else None)
+        last = page[-1].name[1] if len(page) == page_size else None
+        removed = self.remove(table, (slot for slot in page if slot.committed is not None and due(slot.committed)))
+        return Swept(removed, last)
 
 
 class _Before(NamedTuple):

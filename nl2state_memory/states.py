@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -33,7 +33,7 @@ from nl2state_memory.database import Database, Unit
 from nl2state_memory.leases import guard
 from nl2state_memory.many import run_each
 from nl2state_memory.rows import StateRow
-from nl2state_memory.tables import Strength
+from nl2state_memory.tables import Slot, Strength
 
 __all__ = ["MemoryStates", "sweep_deleted", "sweep_ended", "sweep_expired"]
 
@@ -368,23 +368,36 @@ def _emptied(former: StateRow | None, at: datetime) -> StateRow:
     )
 
 
-def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int, _after: str) -> Swept:
+def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
     """Empty records of one scope that ended by then, as a deletion does."""
-    due = database.states.due("ended_at", scope, until)
-    ended = (slot for slot in due if slot.committed and slot.committed.deleted_at is None and not slot.holders)
-    page = list(islice(ended, page_size))
+    page, last = _due(database, scope, until, page_size, after, column="ended_at", emptied=False)
     for slot in page:
         database.states.publish(slot, _emptied(slot.committed, database.clock()))
-    return Swept(len(page), "" if len(page) == page_size else None)
+    return Swept(len(page), last)
 
 
-def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int, _after: str) -> Swept:
+def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
     """Remove emptied rows of one scope that were deleted by then."""
-    due = database.states.due("ended_at", scope, until)
-    emptied = (slot for slot in due if slot.committed and slot.committed.deleted_at is not None)
-    return database.sweep(database.states, emptied, page_size)
+    page, last = _due(database, scope, until, page_size, after, column="ended_at", emptied=True)
+    return Swept(database.remove(database.states, page), last)
 
 
-def sweep_expired(database: Database, scope: UUID, until: datetime, page_size: int, _after: str) -> Swept:
+def sweep_expired(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
     """Remove records of one scope that expired by then."""
-    return database.sweep(database.states, database.states.due("expires_at", scope, until), page_size)
+    page, last = _due(database, scope, until, page_size, after, column="expires_at", emptied=False)
+    return Swept(database.remove(database.states, page), last)
+
+
+def _due(
+    database: Database, scope: UUID, until: datetime, page_size: int, after: str, *, column: str, emptied: bool
+) -> tuple[list[Slot[StateRow]], str | None]:
+    """Return the next so many rows of a scope that are due and not locked; and from which time on there may be more."""
+    begin = datetime.fromisoformat(after) if after else datetime.min.replace(tzinfo=UTC)
+    due = database.states.due(column, scope, begin, until)
+    free = (
+        slot
+        for slot in due
+        if slot.committed and emptied is (slot.committed.deleted_at is not None) and not slot.holders
+    )
+    page = list(islice(free, page_size))
+    return page, getattr(page[-1].committed, column).isoformat() if len(page) == page_size else None

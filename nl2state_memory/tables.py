@@ -141,11 +141,12 @@ class Table(Generic[R]):
         )
         return list(islice(((key, row) for key, row in seen if row is not None), span.limit + 1))
 
-    def due(self, column: str, scope: UUID, until: datetime) -> Iterator[Slot[R]]:
-        """Yield the slots of a scope whose indexed time is not after `until`, the earliest first."""
+    def due(self, column: str, scope: UUID, begin: datetime, until: datetime) -> Iterator[Slot[R]]:
+        """Yield the slots of a scope whose indexed time is neither before nor after these, the earliest first."""
         index = self._indexes[column].get(scope, [])
         slots = self._slots.get(scope, {})
-        return (slots[key] for _, key in index[: bisect_right(index, (until, _AFTER_EVERY_KEY))])
+        span = slice(bisect_left(index, (begin, "")), bisect_right(index, (until, _AFTER_EVERY_KEY)))
+        return (slots[key] for _, key in index[span])
 
     def _has_rows(self, scope: UUID) -> bool:
         return any(slot.committed is not None for slot in self._slots[scope].values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -171,11 +172,10 @@ class PostgresSystem:
 
     def _sweep(self, name: str, scope: UUID, age_seconds: float, page_size: int, after: str) -> Swept:
         values = {"scope": scope, "age_seconds": age_seconds, "page_size": page_size, "write_id": new_write_id()}
-        if name.endswith("states"):  # which are found by an index, so that none is read in vain
-            removed = self._database.count(f"sweep_{name}", values)
-            return Swept(removed, "" if removed == page_size else None)
         removed, last, scanned = self._database.row(f"sweep_{name}", {"after": after, **values}) or (0, None, 0)
-        return Swept(removed, last if scanned == page_size else None)
+        if scanned < page_size:
+            return Swept(removed, None)
+        return Swept(removed, last.isoformat() if isinstance(last, datetime) else last)
 
 
 class PostgresStore:

@@ -70,6 +70,9 @@ _NO_CURSORS: list[object] = [
     RetainCursor(UUID(int=1), 7, ""),  # type: ignore[arg-type]  # as above
     RetainCursor(UUID(int=1), "keys", f"{PLANTED}\x00"),
     RetainCursor(UUID(int=1), "keys", 7),  # type: ignore[arg-type]  # as above
+    RetainCursor(UUID(int=1), "ended_states", PLANTED),
+    RetainCursor(UUID(int=1), "deleted_states", "2024-11-05T09:12:44"),  # of which zone
+    RetainCursor(UUID(int=1), "expired_states", "2024-11-05T09:12:44Z"),
 ]
 _NO_LISTS: list[object] = [PLANTED, 7, {PLANTED: PLANTED}, {PLANTED}, iter([PLANTED]), [object()], [None], [(PLANTED,)]]
 

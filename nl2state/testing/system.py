@@ -82,6 +82,24 @@ class TestRetention:
         page = system.retain(terminal_age_seconds=60)
         assert (page.leases, page.idempotency) == (1, 1)
 
+    def test_a_pass_ends_past_a_record_that_is_locked_and_the_next_one_removes_it(self, harness: Harness) -> None:
+        """One that is due first and locked all the while keeps nothing behind it, and is not tried for ever."""
+        tenant, system = harness.tenant(), harness.client(1).system
+        for number in range(5):
+            tenant.states.create(f"s{number}", 1, ttl_seconds=60)
+            tenant.states.create(f"ended{number}", 1, status="succeeded")
+        with tenant.transaction() as tx:
+            tx.states.update("s0", 2, expected_revision=1)
+            tx.states.delete("ended0", expected_revision=1)
+            harness.advance(_DAY * 2)
+            pages = [system.retain(terminal_age_seconds=60, limit=1)]
+            while pages[-1].after is not None:
+                pages.append(system.retain(terminal_age_seconds=60, limit=1, after=pages[-1].after))
+            assert (sum(page.states for page in pages), harness.waiting()) == (8, 0)
+            assert len(pages) < 30
+        assert system.retain(terminal_age_seconds=60).states == 2
+        assert system.retain(terminal_age_seconds=60).states == 0
+
     def test_retention_of_ended_records_lets_no_writer_of_their_life_in(self, harness: Harness) -> None:
         states, system = harness.tenant().states, harness.clients[0].system
         states.create("r", "a")

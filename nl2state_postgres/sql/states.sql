@@ -2,7 +2,9 @@
 -- At an expected revision a write takes effect once, however often it is sent: with any revision (NULL) it is not sent again.
 -- An update reads the clock where it stands, which costs less than to read it once: its times are microseconds apart.
 -- The sweeps find what they locked by its whole key, and not by a scope that is given: then a plan that was made on an empty
--- table would read that scope to its end.
+-- table would read that scope to its end. Each goes on at the time where the one before it stopped: what that one removed
+-- stays in the index until a vacuum, and while anybody's old snapshot lasts each entry costs a look at its dead row. Not
+-- after that time: several rows may share it.
 
 -- name: get_state
 -- The live record. Returns: one row or none.
@@ -383,30 +385,38 @@ SELECT g.record_id, s.revision, s.status, s.is_terminal
            AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) OFFSET 0) s;
 
 -- name: sweep_ended_states
--- Empties records of one scope that ended that long ago, as delete_state does: a writer of their life stays refused.
--- Returns: a count.
-WITH gone AS MATERIALIZED (SELECT scope, record_id FROM {schema}.states
-        WHERE scope = :scope AND ended_at <= (SELECT {clock}) - make_interval(secs => :age_seconds) AND deleted_at IS NULL
+-- Empties a page of records of one scope that ended that long ago, as delete_state does: a writer of their life stays
+-- refused. Says how many, when the last of the page ended, and its size. Returns: one row.
+WITH gone AS MATERIALIZED (SELECT scope, record_id, ended_at FROM {schema}.states
+        WHERE scope = :scope AND ended_at >= coalesce(nullif(:after, '')::timestamptz, '-infinity')
+          AND ended_at <= (SELECT {clock}) - make_interval(secs => :age_seconds) AND deleted_at IS NULL
         ORDER BY ended_at LIMIT :page_size FOR UPDATE SKIP LOCKED),
-     t AS MATERIALIZED (SELECT {clock} AS at)
-UPDATE {schema}.states s
-   SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
-       write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
-  FROM gone, t
- WHERE s.scope = gone.scope AND s.record_id = gone.record_id;
+     t AS MATERIALIZED (SELECT {clock} AS at),
+     emptied AS (UPDATE {schema}.states s
+        SET revision = s.revision + 1, is_terminal = false, payload = NULL, request_id = NULL, parent_id = NULL,
+            write_id = :write_id, updated_at = t.at, expires_at = NULL, ended_at = t.at, deleted_at = t.at
+       FROM gone, t
+      WHERE s.scope = gone.scope AND s.record_id = gone.record_id RETURNING 1)
+SELECT (SELECT count(*) FROM emptied), (SELECT max(ended_at) FROM gone), (SELECT count(*) FROM gone);
 
 -- name: sweep_deleted_states
--- Removes emptied rows of one scope that were deleted that long ago. Returns: a count.
-WITH gone AS MATERIALIZED (SELECT scope, record_id FROM {schema}.states
-        WHERE scope = :scope AND deleted_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
-        ORDER BY deleted_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
-DELETE FROM {schema}.states s USING gone
- WHERE s.scope = gone.scope AND s.record_id = gone.record_id;
+-- Removes a page of emptied rows of one scope that were deleted that long ago. Says how many, when the last of the page
+-- was deleted, and its size. Returns: one row.
+WITH gone AS MATERIALIZED (SELECT scope, record_id, deleted_at FROM {schema}.states
+        WHERE scope = :scope AND deleted_at >= coalesce(nullif(:after, '')::timestamptz, '-infinity')
+          AND deleted_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
+        ORDER BY deleted_at LIMIT :page_size FOR UPDATE SKIP LOCKED),
+     removed AS (DELETE FROM {schema}.states s USING gone
+      WHERE s.scope = gone.scope AND s.record_id = gone.record_id RETURNING 1)
+SELECT (SELECT count(*) FROM removed), (SELECT max(deleted_at) FROM gone), (SELECT count(*) FROM gone);
 
 -- name: sweep_expired_states
--- Removes records of one scope that expired that long ago. Returns: a count.
-WITH gone AS MATERIALIZED (SELECT scope, record_id FROM {schema}.states
-        WHERE scope = :scope AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
-        ORDER BY expires_at LIMIT :page_size FOR UPDATE SKIP LOCKED)
-DELETE FROM {schema}.states s USING gone
- WHERE s.scope = gone.scope AND s.record_id = gone.record_id;
+-- Removes a page of records of one scope that expired that long ago. Says how many, when the last of the page expired,
+-- and its size. Returns: one row.
+WITH gone AS MATERIALIZED (SELECT scope, record_id, expires_at FROM {schema}.states
+        WHERE scope = :scope AND expires_at >= coalesce(nullif(:after, '')::timestamptz, '-infinity')
+          AND expires_at <= (SELECT {clock}) - make_interval(secs => :age_seconds)
+        ORDER BY expires_at LIMIT :page_size FOR UPDATE SKIP LOCKED),
+     removed AS (DELETE FROM {schema}.states s USING gone
+      WHERE s.scope = gone.scope AND s.record_id = gone.record_id RETURNING 1)
+SELECT (SELECT count(*) FROM removed), (SELECT max(expires_at) FROM gone), (SELECT count(*) FROM gone);

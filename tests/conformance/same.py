@@ -292,7 +292,8 @@ class Run:
         if name == "retry_after_seconds" and isinstance(value, float):
             return math.ceil(value / _ROUND_SECONDS)
         if isinstance(value, RetainCursor):
-            return value.sweep, value.key
+            by_time = value.sweep.endswith("states") and value.key
+            return value.sweep, self._plain(datetime.fromisoformat(value.key), "", scope) if by_time else value.key
         if isinstance(value, Page) or (is_dataclass(value) and not isinstance(value, type)):
             of = getattr(value, "resource", None), getattr(value, "key", None)
             said = {each.name: self._plain(getattr(value, each.name), each.name, scope, of) for each in fields(value)}

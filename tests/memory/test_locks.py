@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from nl2state import StoreTimeoutError, StoreUnavailableError
+from nl2state.store import Swept
 from nl2state.testing.harness import Call, start, until
 from nl2state_memory import Settings
 from nl2state_memory.database import Database, Unit
@@ -281,6 +282,6 @@ def test_a_sweep_passes_by_what_is_locked_and_keeps_the_order() -> None:
     holder = rows.begin()
     rows.lock(holder, _SHARE, name=(scope, "a"))
     with rows.database.changed:
-        assert rows.database.sweep(leases, leases.in_order(scope, ""), 2).removed == 2
+        assert rows.database.sweep_page(leases, scope, 3, "", lambda _: True) == Swept(2, "c")
         assert [slot.name[1] for slot in leases.in_order(scope, "")] == ["a", "d"]
     rows.commit(holder)

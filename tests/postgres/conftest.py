@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+
+import psycopg
 import pytest
 
-from tests import pooler
+from tests import pooler, servers
 from tests.servers import PostgresHarness
 
 
@@ -20,3 +24,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def harness(postgres: PostgresHarness) -> PostgresHarness:
     """Return an empty store on PostgreSQL."""
     return postgres
+
+
+@pytest.fixture
+def alone(dsn: str) -> Iterator[PostgresHarness]:
+    """Yield an empty store in a database of its own, where no other test's snapshot keeps dead rows."""
+    name = f"test_{uuid.uuid4().hex}"
+    with servers.connect(dsn) as owner:
+        owner.execute(f"CREATE DATABASE {name}".encode())
+        try:
+            own = psycopg.conninfo.make_conninfo(dsn, dbname=name)
+            servers.prepare(own)
+            made = PostgresHarness(own)
+            yield made
+            made.close()
+        finally:
+            owner.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
