@@ -50,6 +50,15 @@ def test_sql_files_are_in_their_folders_alone() -> None:
     none(file for file in files if not _FOLDERS.fullmatch(file))
 
 
+def test_no_statement_skips_rows_by_their_number() -> None:
+    """P11: OFFSET reads what it skips. A page begins after a key."""
+    none(
+        path.name
+        for path in (ROOT / "nl2state_postgres").rglob("*.sql")
+        if re.search(r"(?i)\boffset\b", path.read_text())
+    )
+
+
 def _strings(module: Module) -> Iterator[tuple[int, str]]:
     """Yield the line and text of each string, docstrings and `__all__` left out; what an f-string fills in is `{}`."""
     passed_over: set[int] = set()

@@ -10,7 +10,7 @@ import pytest
 from nl2state.binding import Binding
 from nl2state.limits import Limits
 from nl2state.waiting import Queues
-from nl2state_postgres.catalog import Catalog
+from nl2state_postgres.catalog import Catalog, Statement
 from nl2state_postgres.connection import Connection
 from tests.servers import PostgresHarness
 
@@ -66,6 +66,31 @@ def test_a_page_reads_its_limit_and_one_row_more_from_an_index(
     assert not any(node["Node Type"] == "Sort" for node in nodes)
 
 
+@pytest.mark.parametrize("name", list(_TABLES))
+def test_a_page_far_behind_touches_no_more_than_the_first(harness: PostgresHarness, name: str) -> None:
+    _fill(harness, _TABLES[name], _ONE_SCOPE)
+    column = {"states": "record_id", "keys": "key", "leases": "resource"}[_TABLES[name]]
+    far = f"SELECT {column} FROM {harness.schema}.{_TABLES[name]} ORDER BY 1 DESC OFFSET {2 * _LIMIT} LIMIT 1"
+    (behind,) = harness.observer.execute(far.encode()).fetchone() or ("",)
+    catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
+    connection = Connection.ready(harness.dsn, harness.settings, catalog)
+    try:
+        connection.command(f"PREPARE listing AS {catalog[name].sql}")
+        _touched(connection, catalog[name], None)  # the first time, it reads the catalog as well
+        first, last = (_touched(connection, catalog[name], after) for after in (None, behind))
+    finally:
+        connection.close()
+    assert last <= first + 2  # a page of the index may end in the midst of either
+
+
+def _touched(connection: Connection, statement: Statement, after: str | None) -> int:
+    """List from there on, and return how many pages of the table and its index that touched."""
+    row = connection.command(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {_execution(statement, None, after)}").row
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
 def _fill(harness: PostgresHarness, table: str, scope: str) -> None:
     rows = f"{_FILL[table].format(schema=harness.schema, scope=scope)} FROM generate_series(1, {_ROWS}) n"
     harness.observer.execute(rows)
@@ -74,12 +99,8 @@ def _fill(harness: PostgresHarness, table: str, scope: str) -> None:
 def _plan(harness: PostgresHarness, name: str, prefix: str | None, plan: str) -> list[dict[str, Any]]:
     """Run a list as a session of ours does, and return the nodes of its plan."""
     catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
-    binding = Binding(scope=_SCOPE, limits=Limits(), monotonic=float, queues=Queues(float))
-    span = binding.span(after=None, limit=_LIMIT, prefix=prefix)
-    values = {"scope": _SCOPE, "after": span.after, "first": span.first, "before": span.before}
-    values |= {"page_size": span.limit, "status": "running", "record_id": "order-1"}
     statement, table = catalog[name], _TABLES[name]
-    execute = f"EXECUTE listing ({', '.join(_literal(values[parameter]) for parameter in statement.parameters)})"
+    execute = _execution(statement, prefix, None)
     connection = Connection.ready(harness.dsn, harness.settings, catalog)
     try:
         connection.command(f"SET plan_cache_mode = force_{plan.partition(',')[0]}_plan")
@@ -97,6 +118,14 @@ def _plan(harness: PostgresHarness, name: str, prefix: str | None, plan: str) ->
         connection.close()
     assert explained is not None
     return _nodes(explained[0][0]["Plan"])
+
+
+def _execution(statement: Statement, prefix: str | None, after: str | None) -> str:
+    binding = Binding(scope=_SCOPE, limits=Limits(), monotonic=float, queues=Queues(float))
+    span = binding.span(after=after, limit=_LIMIT, prefix=prefix)
+    values = {"scope": _SCOPE, "after": span.after, "first": span.first, "before": span.before}
+    values |= {"page_size": span.limit, "status": "running", "record_id": "order-1"}
+    return f"EXECUTE listing ({', '.join(_literal(values[parameter]) for parameter in statement.parameters)})"
 
 
 def _literal(value: object) -> str:
