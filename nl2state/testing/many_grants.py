@@ -145,6 +145,19 @@ class TestManyAttempts:
                 assert (record.expires_at - record.reserved_at).total_seconds() == pytest.approx(600, abs=0.1)
                 assert was is None or record.attempt.number > was.attempt.number
 
+    def test_the_numbers_of_a_key_rise_though_the_clock_steps_back(self, harness: Harness) -> None:
+        keys = harness.tenant().idempotency
+        items, numbers = _items(*"zma"), [0, 0, 0]
+        for _ in range(3):
+            attempts = [reservation.attempt for reservation in keys.reserve_many(items, atomic=True, **_LIVES)]
+            assert all(attempt.number > last for attempt, last in zip(attempts, numbers, strict=True))
+            numbers = [attempt.number for attempt in attempts]
+            harness.advance(-3_600)
+            for attempt in attempts:
+                keys.abandon(attempt)
+            late = keys.complete_many([Completion(attempt, "late") for attempt in attempts], atomic=False)
+            assert len(late.refusals) == 3
+
     def test_what_is_completed_is_none_s_refusal(self, harness: Harness) -> None:
         keys = harness.tenant().idempotency
         keys.complete(keys.reserve("m", request=1, **_LIVES).attempt, None)

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -14,11 +14,16 @@ from nl2state import (
     ANY_REVISION,
     NEVER,
     Attempt,
+    Completion,
     Fence,
+    KeyRequest,
     Lifecycle,
+    NewState,
+    Outcomes,
     Page,
     Reservation,
     RetainCursor,
+    StateUpdate,
     StoreError,
     Tenant,
     Transaction,
@@ -31,6 +36,14 @@ Chance: TypeAlias = random.Random
 Steps: TypeAlias = "list[Step]"
 
 _SCOPES: Final = ("one", "two")
+_MANY: Final = (
+    ("states", "get_many"),
+    ("states", "create_many"),
+    ("states", "update_many"),
+    ("leases", "renew_many"),
+    ("idempotency", "reserve_many"),
+    ("idempotency", "complete_many"),
+)
 _ROUND_SECONDS: Final = 10.0
 """Every TTL and every move of the clock is a multiple: so what is left of a TTL, rounded up, is the same on both."""
 
@@ -77,7 +90,7 @@ def sequence(seed: int, length: int) -> list[Step]:
 
 
 def _step(chance: Chance, depth: int) -> Step:
-    kinds: list[tuple[Callable[[Chance], Step], int]] = [(_of_states, 8), (_of_leases, 6), (_of_keys, 6)]
+    kinds: list[tuple[Callable[[Chance], Step], int]] = [(_of_states, 8), (_of_leases, 6), (_of_keys, 6), (_of_many, 5)]
     if depth == 0:
         kinds += [(_of_clocks, 3), (_of_system, 1)]
     if depth < 3 and chance.random() < 0.15:
@@ -173,6 +186,52 @@ def _of_keys(chance: Chance) -> Step:
     return _made(chance, "idempotency", name, options)
 
 
+def _of_many(chance: Chance) -> Step:
+    """Return a call for many; now and then it has two items of one name."""
+    noun, name = chance.choice(_MANY)
+    names = chance.sample(["s", "t", "S", "u"] if noun == "states" else ["k", "l", "m"], chance.randint(0, 3))
+    if noun == "leases":
+        names = chance.sample(["r", "q"], chance.randint(1, 2))
+    if names and chance.random() < 0.05:
+        names.append(names[0])
+    if name == "get_many":
+        return _made(chance, noun, name, {"record_ids": names})
+    options: dict[str, Any] = {"fences" if noun == "leases" else "items": [_item(chance, name, each) for each in names]}
+    options["atomic"] = chance.random() < 0.5
+    if noun == "states":
+        options |= _some(chance, lifecycle=[_STRICT])
+    elif name == "reserve_many":
+        options |= {"result_ttl_seconds": chance.choice([20.0, 80.0]), "attempt_ttl_seconds": 40.0}
+    elif noun == "leases":
+        options |= _some(chance, ttl_seconds=[20.0, 90.0])
+    if name in ("create_many", "update_many", "complete_many") and chance.random() < 0.3:
+        options["fence"] = _past(chance, "r")
+    return _made(chance, noun, name, options)
+
+
+def _item(chance: Chance, call: str, name: str) -> object:
+    value: Any = chance.choice([1, {"b": [1, None], "a": "\u00fc"}, b"\x00", "", None])
+    if call == "create_many":
+        return NewState(name, value, **_some(chance, status=["running", "succeeded"], ttl_seconds=[20.0, 60.0]))
+    if call == "update_many":
+        options = _some(
+            chance,
+            expected_status=["created", "running"],
+            status=["running", "succeeded"],
+            ttl_seconds=[20.0, NEVER],
+            request_id=["q-1"],
+        )
+        return StateUpdate(name, value, chance.choice([1, 2, 3, ANY_REVISION, ANY_REVISION]), **options)
+    if call == "renew_many":
+        return _past(chance, name)
+    if call == "reserve_many":
+        return KeyRequest(name, chance.choice([1, 1, 1, {"another": None}]), **_some(chance, record_id=["s"]))
+    attempt: Any = _past(chance, name)
+    if chance.random() < 0.3:
+        return Completion(attempt, outcome_fingerprint=fingerprint("outcome"))
+    return Completion(attempt, value)
+
+
 def _of_clocks(chance: Chance) -> Step:
     return Step("clocks", "advance", options={"seconds": chance.choice([10.0, 20.0, 30.0, 60.0, -20.0, 4_000.0])})
 
@@ -256,30 +315,38 @@ class Run:
                 return pages
 
     def _options(self, step: Step, scope: str) -> dict[str, Any]:
-        found = {}
-        for name, value in step.options.items():
-            if isinstance(value, Past):
-                kind: type = Fence if name == "fence" else Attempt
-                given = self._given.get((scope, kind, value.name), [])
-                unknown = Fence(value.name, "a", 1) if kind is Fence else Attempt(value.name, 1)
-                found[name] = given[-1 - value.age] if value.age < len(given) else unknown
-            else:
-                found[name] = value
-        return found
+        return {name: self._resolved(name, value, scope) for name, value in step.options.items()}
+
+    def _resolved(self, name: str, value: Any, scope: str) -> Any:
+        """Return an argument, or a part of one, with the grants and attempts that it names."""
+        if isinstance(value, Past):
+            kind: type = Fence if name in ("fence", "fences") else Attempt
+            given = self._given.get((scope, kind, value.name), [])
+            unknown = Fence(value.name, "a", 1) if kind is Fence else Attempt(value.name, 1)
+            return given[-1 - value.age] if value.age < len(given) else unknown
+        if isinstance(value, list):
+            return [self._resolved(name, each, scope) for each in value]
+        if isinstance(value, Completion):
+            return replace(value, attempt=self._resolved("attempt", value.attempt, scope))
+        return value
 
     def _note(self, step: Step, call: Callable[[], Any]) -> None:
         try:
             returned = call()
         except StoreError as error:
-            said = {name: self._plain(getattr(error, name), name, step.scope) for name in error.fields}
-            self.told.append((step.noun, step.name, type(error).__name__, error.code, said))
+            self.told.append((step.noun, step.name, *self._refusal(error, step.scope)))
             return
         granted = getattr(returned, "fence", None)
         if isinstance(granted, Fence) and step.name != "renew":
             self._given.setdefault((step.scope, Fence, granted.resource), []).append(granted)
-        if isinstance(returned, Reservation) and not returned.completed:
-            self._given.setdefault((step.scope, Attempt, returned.attempt.key), []).append(returned.attempt)
+        for each in _accepted(returned) if isinstance(returned, Outcomes) else [returned]:
+            if isinstance(each, Reservation) and not each.completed:
+                self._given.setdefault((step.scope, Attempt, each.attempt.key), []).append(each.attempt)
         self.told.append((step.noun, step.name, self._plain(returned, "", step.scope)))
+
+    def _refusal(self, error: StoreError, scope: str) -> tuple[str, str, object]:
+        said = {name: self._plain(getattr(error, name), name, scope) for name in ("index", *error.fields)}
+        return type(error).__name__, error.code, said
 
     def _plain(self, value: object, name: str, scope: str, of: object = None) -> object:  # noqa: PLR0911  # one a kind
         """Return what two backends have to say alike: times from the beginning, tokens by when they were first seen."""
@@ -298,9 +365,16 @@ class Run:
             of = getattr(value, "resource", None), getattr(value, "key", None)
             said = {each.name: self._plain(getattr(value, each.name), each.name, scope, of) for each in fields(value)}
             return type(value).__name__, said
+        if isinstance(value, Outcomes):
+            refusals = [(index, *self._refusal(error, scope)) for index, error in value.refusals.items()]
+            return [self._plain(item, name, scope) for item in _accepted(value)], refusals
         if isinstance(value, list | tuple):
             return [self._plain(item, name, scope) for item in value]
         return value
+
+
+def _accepted(outcomes: Outcomes[Any]) -> list[Any]:
+    return [outcomes[index] for index in range(len(outcomes)) if index not in outcomes.refusals]
 
 
 __all__ = ["Run", "Step", "sequence"]

@@ -31,7 +31,7 @@ def test_the_sequences_reach_every_call_and_most_refusals(memory: MemoryHarness)
         steps = sequence(seed, _LENGTH)
         _count(steps, names)
         run.do(steps)
-    assert len(names) == 26, names
+    assert len(names) == 32, names
     refused = Counter(str(told[2]) for told in run.told if isinstance(told, tuple) and len(told) == 5)
     assert refused.keys() >= {
         "AlreadyExistsError",
