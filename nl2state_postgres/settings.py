@@ -60,5 +60,5 @@ class Settings(BaseModel):
         return self
 
     clock: str = "clock_timestamp()"
-    """The SQL expression that is the store's clock. `(SELECT clock_timestamp())` on a distributed PostgreSQL, which takes
-    no bare function there, for some microseconds a write; another one is for tests, which move it."""
+    """The SQL expression that is the store's clock. `(SELECT clock_timestamp())` on a distributed PostgreSQL, which
+    takes no bare function there, for some microseconds a write; another one is for tests, which move it."""

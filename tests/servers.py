@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import psycopg
+import psycopg_pool
 
 from nl2state.testing.harness import Harness
-from nl2state_postgres import PostgresStore, Settings
+from nl2state_postgres import PostgresStore, Settings, session_settings
 from nl2state_postgres.embedded import EmbeddedPostgres
 
 DSN_VARIABLE = "NL2STATE_TEST_DSN"
@@ -139,6 +140,32 @@ class ReusedHarness(PostgresHarness):
         for table in ("states", "leases", "keys"):
             self.observer.execute(f"DELETE FROM {self.schema}.{table}")
         return self._left.popleft()
+
+
+class LentHarness(ReusedHarness):
+    """A harness whose clients run on a pool of the service's own: by psycopg's cursors, and not by our own path."""
+
+    def __init__(self, dsn: str, **settings: Any) -> None:
+        self._pools: list[psycopg_pool.ConnectionPool[Any]] = []
+        super().__init__(dsn, **settings)
+
+    def open(self, settings: Settings | None = None) -> PostgresStore:
+        chosen = settings or self.settings
+        pool: psycopg_pool.ConnectionPool[Any] = psycopg_pool.ConnectionPool(
+            self.dsn,
+            kwargs={"application_name": self.schema},
+            configure=session_settings(chosen),
+            min_size=1,
+            max_size=chosen.connections_max,
+            open=True,
+        )
+        self._pools.append(pool)
+        return PostgresStore.open(pool=pool, schema=self.schema, settings=chosen, monotonic=self._monotonic)
+
+    def close(self) -> None:
+        super().close()
+        for pool in self._pools:
+            pool.close()
 
 
 def drop_left(dsn: str) -> None:

@@ -82,11 +82,11 @@ def test_a_revocation_leaves_a_grant_that_came_between_its_halves(
     write = PostgresBinding.write
     taken: list[Lease] = []
 
-    def take_over_first(binding: PostgresBinding, name: str, fence: Fence | None, **values: Any) -> Row | None:
+    def take_over_first(binding: PostgresBinding, name: str, fence: Fence | None, values: dict[str, Any]) -> Row | None:
         if name == "revoke_lease":
             monkeypatch.undo()
             taken.append(theirs.acquire("r", owner="b", ttl_seconds=60))
-        return write(binding, name, fence, **values)
+        return write(binding, name, fence, values)
 
     monkeypatch.setattr(PostgresBinding, "write", take_over_first)
     assert mine.revoke("r")
