@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from nl2state import DEFAULT_LIFECYCLE, CorruptError, InvalidInputError, Lifecycle, NotFoundError, Page, PayloadError
+from nl2state import (
+    DEFAULT_LIFECYCLE,
+    CorruptError,
+    FencingRejectedError,
+    InvalidInputError,
+    Lifecycle,
+    NewState,
+    NotFoundError,
+    Page,
+    PayloadError,
+    StateUpdate,
+    TransitionError,
+)
 from nl2state.testing.harness import Harness
 
 
@@ -49,6 +61,53 @@ def test_a_view_writes_and_reads_its_model(harness: Harness) -> None:
     with pytest.raises(InvalidInputError):
         orders.list_ids(status="of another lifecycle")
     assert orders.delete("o", expected_revision=3) == 4
+
+
+def test_a_view_writes_and_reads_many(harness: Harness) -> None:
+    tenant = harness.tenant()
+    fence = tenant.leases.acquire("r", owner="a", ttl_seconds=600).fence
+    line = Lifecycle(initial="new", statuses=frozenset({"new", "paid"}), transitions={"new": frozenset({"paid"})})
+    orders = tenant.states.of(Order, lifecycle=line)
+    created = orders.create_many([NewState(name, Order(total=7)) for name in "ba"], atomic=True, fence=fence)
+    assert [(record.id, record.value, record.status) for record in created] == [
+        ("b", Order(total=7), "new"),
+        ("a", Order(total=7), "new"),
+    ]
+    assert orders.get_many(["a", "c", "b"]) == [created[1], None, created[0]]
+    updates = [StateUpdate(name, Order(total=8, paid=True), 1, status="paid") for name in "cab"]
+    outcomes = orders.update_many(updates, atomic=False, fence=fence)
+    assert {index: type(error) for index, error in outcomes.refusals.items()} == {0: NotFoundError}
+    assert outcomes[1] == orders.require("a")
+    assert outcomes[2].value == Order(total=8, paid=True)
+    with pytest.raises(TransitionError) as refused:
+        orders.update_many([StateUpdate("a", Order(total=9), 2, status="new")], atomic=True)
+    assert refused.value.index == 0
+    tenant.leases.release(fence)
+    with pytest.raises(FencingRejectedError):
+        orders.create_many([NewState("d", Order(total=7))], atomic=False, fence=fence)
+
+
+def test_of_many_the_one_that_a_view_cannot_take_is_named(harness: Harness) -> None:
+    states = harness.tenant().states
+    orders = states.of(Order)
+    wrong = Order.model_construct(total="planted")
+    with pytest.raises(PayloadError) as raised:
+        orders.create_many([NewState("a", Order(total=1)), NewState("b", wrong)], atomic=False)
+    assert (raised.value.field, raised.value.index) == ("value", 1)
+    orders.create("a", Order(total=1))
+    with pytest.raises(PayloadError) as raised:
+        orders.update_many([StateUpdate("a", wrong, 1)], atomic=True)
+    assert (raised.value.index, raised.value.__context__) == (0, None)
+    states.create("planted", {"total": "planted"})
+    with pytest.raises(CorruptError) as corrupt:
+        orders.get_many(["b", "a", "planted"])
+    assert (corrupt.value.index, corrupt.value.__context__) == (2, None)
+    for items in (7, "ab", None, [7], [None], [NewState], [orders.require("a")], [StateUpdate("b", Order(total=1), 1)]):
+        with pytest.raises(InvalidInputError) as refused:
+            orders.create_many(items, atomic=True)  # type: ignore[arg-type]  # which is the point
+        assert refused.value.field == "items"
+    assert orders.list_ids().items == ("a", "planted")
+    assert list(orders.create_many([], atomic=True)) == list(orders.update_many((), atomic=True)) == []
 
 
 class Aliased(BaseModel):
