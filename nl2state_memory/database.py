@@ -35,7 +35,7 @@ class Database:
     def __init__(self, clock: Callable[[], datetime], settings: Settings) -> None:
         self.settings = settings
         self.clock = clock
-        self.states = Table[StateRow]("ended_at", "expires_at")
+        self.states = Table[StateRow]("deleted_at", "ended_at", "expires_at")
         self.leases = Table[LeaseRow]()
         self.keys = Table[KeyRow]()
         self.changed = threading.Condition(threading.Lock())

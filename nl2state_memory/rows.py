@@ -38,7 +38,7 @@ class StateRow:
     updated_at: datetime
     expires_at: datetime | None
     ended_at: datetime | None = None
-    """When it became terminal, or was deleted."""
+    """When it became terminal; None of one that was deleted, as the clean-up of each looks at its own alone."""
     deleted_at: datetime | None = None
 
     def is_live(self, at: datetime) -> bool:

@@ -363,14 +363,14 @@ def _emptied(former: StateRow | None, at: datetime) -> StateRow:
         parent_id=None,
         updated_at=at,
         expires_at=None,
-        ended_at=at,
+        ended_at=None,
         deleted_at=at,
     )
 
 
 def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
     """Empty records of one scope that ended by then, as a deletion does."""
-    page, last = _due(database, scope, until, page_size, after, column="ended_at", emptied=False)
+    page, last = _due(database, scope, until, page_size, after, column="ended_at")
     for slot in page:
         database.states.publish(slot, _emptied(slot.committed, database.clock()))
     return Swept(len(page), last)
@@ -378,26 +378,21 @@ def sweep_ended(database: Database, scope: UUID, until: datetime, page_size: int
 
 def sweep_deleted(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
     """Remove emptied rows of one scope that were deleted by then."""
-    page, last = _due(database, scope, until, page_size, after, column="ended_at", emptied=True)
+    page, last = _due(database, scope, until, page_size, after, column="deleted_at")
     return Swept(database.remove(database.states, page), last)
 
 
 def sweep_expired(database: Database, scope: UUID, until: datetime, page_size: int, after: str) -> Swept:
     """Remove records of one scope that expired by then."""
-    page, last = _due(database, scope, until, page_size, after, column="expires_at", emptied=False)
+    page, last = _due(database, scope, until, page_size, after, column="expires_at")
     return Swept(database.remove(database.states, page), last)
 
 
 def _due(
-    database: Database, scope: UUID, until: datetime, page_size: int, after: str, *, column: str, emptied: bool
+    database: Database, scope: UUID, until: datetime, page_size: int, after: str, *, column: str
 ) -> tuple[list[Slot[StateRow]], str | None]:
     """Return the next so many rows of a scope that are due and not locked; and from which time on there may be more."""
     begin = datetime.fromisoformat(after) if after else datetime.min.replace(tzinfo=UTC)
     due = database.states.due(column, scope, begin, until)
-    free = (
-        slot
-        for slot in due
-        if slot.committed and emptied is (slot.committed.deleted_at is not None) and not slot.holders
-    )
-    page = list(islice(free, page_size))
+    page = list(islice((slot for slot in due if not slot.holders), page_size))
     return page, getattr(page[-1].committed, column).isoformat() if len(page) == page_size else None

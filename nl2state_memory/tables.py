@@ -78,7 +78,8 @@ class Table(Generic[R]):
     def __init__(self, *columns: str) -> None:
         self._slots: dict[UUID, dict[str, Slot[R]]] = {}
         self._keys: dict[UUID, list[str]] = {}  # of the slots of a scope, in order
-        self._scopes: list[UUID] = []  # of the slots, in order
+        self._scopes: list[UUID] = []  # of the committed rows, in order
+        self._counts: dict[UUID, int] = {}  # of the committed rows of a scope
         self._indexes: dict[str, dict[UUID, list[tuple[datetime, str]]]] = {column: {} for column in columns}
 
     def find(self, name: Name) -> Slot[R] | None:
@@ -91,7 +92,6 @@ class Table(Generic[R]):
         if slots is None:
             slots = self._slots[name[0]] = {}
             self._keys[name[0]] = []
-            insort(self._scopes, name[0])
         slot = slots.get(name[1])
         if slot is None:
             slot = slots[name[1]] = Slot(self, name)
@@ -105,6 +105,7 @@ class Table(Generic[R]):
             before, after = getattr(slot.committed, column, None), getattr(row, column, None)
             if before != after:
                 _move(index.setdefault(scope, []), key, before, after)
+        self._count(scope, (row is not None) - (slot.committed is not None))
         slot.committed = row
 
     def vacate(self, slot: Slot[R]) -> None:
@@ -118,14 +119,13 @@ class Table(Generic[R]):
             if not slots:
                 del self._slots[scope]
                 del self._keys[scope]
-                del self._scopes[bisect_left(self._scopes, scope)]
                 for index in self._indexes.values():
                     index.pop(scope, None)
 
     def next_scope(self, after: UUID) -> UUID | None:
         """Return the least scope after this one that has a committed row; None where there is none."""
-        later = range(bisect_right(self._scopes, after), len(self._scopes))
-        return next((self._scopes[place] for place in later if self._has_rows(self._scopes[place])), None)
+        place = bisect_right(self._scopes, after)
+        return self._scopes[place] if place < len(self._scopes) else None
 
     def in_order(self, scope: UUID, after: str) -> Iterator[Slot[R]]:
         """Yield the slots of a scope in the order of their keys, from after one on."""
@@ -142,14 +142,24 @@ class Table(Generic[R]):
         return list(islice(((key, row) for key, row in seen if row is not None), span.limit + 1))
 
     def due(self, column: str, scope: UUID, begin: datetime, until: datetime) -> Iterator[Slot[R]]:
-        """Yield the slots of a scope whose indexed time is neither before nor after these, the earliest first."""
+        """Yield the slots of a scope whose indexed time is neither before nor after these, the earliest first.
+
+        Take them before any of them is written: a write moves what follows.
+        """
         index = self._indexes[column].get(scope, [])
         slots = self._slots.get(scope, {})
-        span = slice(bisect_left(index, (begin, "")), bisect_right(index, (until, _AFTER_EVERY_KEY)))
-        return (slots[key] for _, key in index[span])
+        span = range(bisect_left(index, (begin, "")), bisect_right(index, (until, _AFTER_EVERY_KEY)))
+        return (slots[index[place][1]] for place in span)
 
-    def _has_rows(self, scope: UUID) -> bool:
-        return any(slot.committed is not None for slot in self._slots[scope].values())
+    def _count(self, scope: UUID, more: int) -> None:
+        before = self._counts.get(scope, 0)
+        self._counts[scope] = before + more
+        if not before and more:
+            insort(self._scopes, scope)
+        elif not self._counts[scope]:
+            del self._counts[scope]
+            if before:
+                del self._scopes[bisect_left(self._scopes, scope)]
 
 
 def _move(index: list[tuple[datetime, str]], key: str, before: datetime | None, after: datetime | None) -> None:
