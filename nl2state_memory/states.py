@@ -83,6 +83,7 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> Outcomes[StateRecord[Value]]:
         """Make records that must be absent."""
+        lifecycle = checked_lifecycle(lifecycle)
         return self._write_many(items, NewState, lambda item: self._creation(item, lifecycle), atomic, fence)
 
     def update(
@@ -114,6 +115,7 @@ class MemoryStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> Outcomes[StateRecord[Value]]:
         """Write records that are at their expected revisions."""
+        lifecycle = checked_lifecycle(lifecycle)
         return self._write_many(items, StateUpdate, lambda item: self._update(item, lifecycle), atomic, fence)
 
     def put(

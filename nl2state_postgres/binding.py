@@ -12,7 +12,6 @@ from typing import Any, Self
 from nl2state.binding import Binding
 from nl2state.errors import FencingRejectedError
 from nl2state.leases import Fence
-from nl2state.many import check_atomic
 from nl2state_postgres.database import Session
 from nl2state_postgres.runners import Row
 
@@ -49,7 +48,6 @@ class PostgresBinding(Binding):
     @contextmanager
     def many(self, *, atomic: bool) -> Iterator[Self]:
         """Yield the binding for what a call for many does: if it is atomic, in a block that an error undoes."""
-        check_atomic(atomic)
         if not atomic:
             yield self
             return

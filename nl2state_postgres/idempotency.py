@@ -29,7 +29,7 @@ from nl2state.idempotency import (
     reservation_digest,
 )
 from nl2state.leases import Fence
-from nl2state.many import Outcomes, check_bytes, checked_items
+from nl2state.many import Outcomes, check_atomic, check_bytes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import Value, encode
 from nl2state_postgres import rows
@@ -96,6 +96,7 @@ class PostgresIdempotency(IdempotencyStore):
         """Reserve keys for requests, or learn their outcomes."""
         binding = self._binding
         binding.refuse_in_transaction("reserve_many")
+        check_atomic(atomic)
         columns = checked_items(items, KeyRequest, self._requested, itemgetter("key"), binding.limits)
         common = {
             "result_ttl_seconds": binding.ttl("result_ttl_seconds", result_ttl_seconds),
@@ -149,6 +150,7 @@ class PostgresIdempotency(IdempotencyStore):
     def complete_many(self, items: Sequence[Completion], *, atomic: bool, fence: Fence | None = None) -> Outcomes[None]:
         """Keep the outcomes of attempts."""
         binding = self._binding
+        check_atomic(atomic)
         fence = binding.fence_of(fence)
         columns = checked_items(items, Completion, self._completed, itemgetter("key"), binding.limits)
         check_bytes((len(each["outcome"] or b"") for each in columns), binding.limits)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nl2state.errors import FencingRejectedError, LeaseBusyError
 from nl2state.leases import Fence, Lease, LeaseRecord, LeaseStore, Metadata, encode_metadata
-from nl2state.many import Outcomes, checked_items
+from nl2state.many import Outcomes, check_atomic, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state_postgres import rows
 from nl2state_postgres.binding import PostgresBinding, columns_of
@@ -76,6 +76,7 @@ class PostgresLeases(LeaseStore):
         """Make leases that are still valid last their own TTLs, or another, from now."""
         binding = self._binding
         binding.refuse_in_transaction("renew_many")
+        check_atomic(atomic)
         fences = checked_items(
             fences, Fence, binding.checked_fence, attrgetter("resource"), binding.limits, field="fences"
         )

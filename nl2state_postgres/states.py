@@ -13,7 +13,7 @@ from nl2state.expectations import Expectation, Found, refuse_creation
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
 from nl2state.limits import checked_integer
-from nl2state.many import Outcomes, check_bytes, checked_items
+from nl2state.many import Outcomes, check_atomic, check_bytes, checked_items
 from nl2state.pages import PAGE_SIZE, Page, page_of
 from nl2state.payload import FORMAT, Value, decode, encode
 from nl2state.states import (
@@ -199,6 +199,8 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> Outcomes[StateRecord[Value]]:
         """Make records that must be absent."""
+        lifecycle = checked_lifecycle(lifecycle)
+        fence = self._fence_of_many(fence, atomic)
         checked = self._checked(
             items, NewState, lambda item: self._created(lifecycle, item.record_id, item.value, _NEW_STATE(item))
         )
@@ -215,6 +217,8 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> Outcomes[StateRecord[Value]]:
         """Write records that are at their expected revisions."""
+        lifecycle = checked_lifecycle(lifecycle)
+        fence = self._fence_of_many(fence, atomic)
         checked = self._checked(
             items, StateUpdate, lambda item: self._updated(lifecycle, item.record_id, item.value, _STATE_UPDATE(item))
         )
@@ -292,6 +296,11 @@ class PostgresStates(FencedStateStore):
             "record_id": binding.id("record_id", record_id),
         }
 
+    def _fence_of_many(self, fence: Fence | None, atomic: bool) -> Fence | None:
+        """Check what a call for many is told of the whole of it, and return its fence."""
+        check_atomic(atomic)
+        return self._binding.fence_of(fence)
+
     def _checked(
         self, items: Sequence[Item], kind: type[Item], columns: Callable[[Item], dict[str, Any]]
     ) -> Sequence[tuple[Value, dict[str, Any]]]:
@@ -332,7 +341,6 @@ class PostgresStates(FencedStateStore):
         **common: Any,
     ) -> Outcomes[StateRecord[Value]]:
         """Run a write of many records, as _write does. Where it is atomic, the first refusal undoes it."""
-        fence = self._binding.fence_of(fence)
         outcomes: dict[int, StateRecord[Value] | ConflictError] = {}
         left = {columns["record_id"]: index for index, (_, columns) in enumerate(items)}
         with self._binding.many(atomic=atomic) as binding:
