@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import structlog
-
 from nl2state.errors import FencingRejectedError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -24,12 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Heartbeat", "Held", "hold", "note_failure"]
 
-# Into the logging of the standard library, whatever the service's structlog does: its default prints to stdout.
-_log = structlog.wrap_logger(
-    logging.getLogger("nl2state"),
-    processors=[structlog.stdlib.render_to_log_kwargs],
-    wrapper_class=structlog.stdlib.BoundLogger,
-)
+_log = logging.getLogger("nl2state")
 
 _RENEWALS_PER_TTL = 3
 _RETRIES_PER_REMAINDER = 4
@@ -115,11 +108,11 @@ class Held:
         except FencingRejectedError as error:
             self._rejected = True
             if not self.released:
-                _log.warning("lease lost", code=error.code)
+                _log.warning("lease lost", extra={"code": error.code})
         except Exception as error:  # noqa: BLE001  # whatever it is, the other leases are to be renewed
             remaining = before.deadline - self._heartbeat.monotonic()
             self.renew_at = self._heartbeat.monotonic() + max(_RETRY_SECONDS_MIN, remaining / _RETRIES_PER_REMAINDER)
-            _log.warning("lease not renewed", code=getattr(error, "code", type(error).__name__))
+            _log.warning("lease not renewed", extra={"code": getattr(error, "code", type(error).__name__)})
         else:
             self._lease = renewed
             self._schedule()

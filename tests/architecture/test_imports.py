@@ -11,9 +11,9 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _ALLOWED = {
-    "nl2state": {"nl2state", "pydantic", "pydantic_core", "structlog", "cryptography"},
+    "nl2state": {"nl2state", "pydantic", "pydantic_core", "cryptography"},
     "nl2state_memory": {"nl2state", "nl2state_memory"},
-    "nl2state_postgres": {"nl2state", "nl2state_postgres", "psycopg", "psycopg_pool", "pydantic", "structlog"},
+    "nl2state_postgres": {"nl2state", "nl2state_postgres", "psycopg", "psycopg_pool", "pydantic"},
 }
 _MORE = {
     "nl2state/testing": {"pytest", "freezegun"},
