@@ -8,11 +8,11 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from nl2state.errors import FencingRejectedError
+from nl2state.errors import FencingRejectedError, StoreTimeoutError
 from nl2state.idempotency import Completion, KeyRequest
 from nl2state.many import Outcomes
 from nl2state.states import ANY_REVISION, NewState, StateUpdate
-from nl2state.testing.harness import Harness, start_waiting, together
+from nl2state.testing.harness import Capability, Harness, start_waiting, together
 from nl2state.testing.many_calls import MANY, Many
 
 __all__ = ["TestManyRaces"]
@@ -22,6 +22,7 @@ T = TypeVar("T")
 _NAMES: Final = ("m", "z", "a")
 _MANY_NAMES: Final = [f"n{number:02}" for number in range(12)]
 _CALLERS: Final = 4
+_SHORT_SECONDS: Final = 0.15
 _ROUNDS: Final = 6
 _CAN_BE_SPOILED: Final = [many for many in MANY if many.name != "reserve_many"]
 """Those whose rows an open transaction can write."""
@@ -76,6 +77,22 @@ class TestManyRaces:
         else:
             assert {index: type(error) for index, error in call.result().refusals.items()} == {0: many.refusal}
         assert [many.done(tenant, name) for name in _NAMES] == ([False] * 3 if atomic else [False, True, True])
+
+    @pytest.mark.needs(Capability.SHORT_BOUNDS)
+    @pytest.mark.parametrize("many", _CAN_BE_SPOILED, ids=str)
+    @pytest.mark.parametrize("atomic", [True, False])
+    def test_one_whose_time_for_a_lock_runs_out_keeps_nothing(self, harness: Harness, many: Many, atomic: bool) -> None:
+        """P11: not even where each item is by itself, as a failure is not a refusal."""
+        tenant = harness.tenant()
+        impatient = harness.tenant_of(harness.bounded(lock_seconds=_SHORT_SECONDS))
+        items = [many.prepare(tenant, name) for name in _NAMES]
+        with tenant.transaction() as tx:
+            many.spoil(tx, _NAMES[0], items[0])
+            with pytest.raises(StoreTimeoutError) as ended:
+                many.on(impatient, items, atomic=atomic)
+            assert ended.value.index is None
+        assert not any(many.done(tenant, name) for name in _NAMES)
+        many.on(tenant, items[1:], atomic=True)
 
     @pytest.mark.parametrize("atomic", [True, False])
     @pytest.mark.parametrize("end", ["commit", "roll back"])
