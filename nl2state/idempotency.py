@@ -176,7 +176,10 @@ class IdempotencyStore(Protocol):
         attempt_ttl_seconds: float,
         atomic: bool,
     ) -> Outcomes[Reservation]:
-        """Reserve keys for requests, or learn their outcomes, by one statement. See reserve; it waits for nobody.
+        """Reserve keys for requests, or learn their outcomes, by one statement. See reserve.
+
+        It waits for no attempt that is live, and as any call for open transactions: here for one that completes an
+        attempt which ran out.
 
         With `atomic` all of them are reserved or were completed, or else none is reserved: the first refusal is raised,
         and has the item's `index`. Else each by itself, and the outcomes say so. At most `Limits.items_max` items, and

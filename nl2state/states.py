@@ -308,7 +308,8 @@ class FencedStateStore(StateStore, Protocol):
         With `atomic` all of them are made, or none: the first refusal is raised, and has the item's `index`. Else each
         is made or refused by itself, and the outcomes say so; those that are made are committed together.
 
-        At most `Limits.items_max` items, of `Limits.items_bytes_max` together, and no two of one record.
+        At most `Limits.items_max` items, of `Limits.items_bytes_max` together, and no two of one record. Of none, the
+        store is not asked.
         """
         ...
 

@@ -88,6 +88,8 @@ class MemoryIdempotency(IdempotencyStore):
                     return self._reserve(unit, wanted, lives)
             except AttemptInFlightError as busy:
                 in_flight = busy.again()
+            except StoreTimeoutError:  # the attempt ran out, and its completion is open
+                in_flight = AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0)
             waiting.pause_or_raise(in_flight)
 
     def reserve_many(
@@ -228,17 +230,12 @@ class MemoryIdempotency(IdempotencyStore):
         Raises AttemptInFlightError or KeyConflictError.
         """
         database, name = self._database, self._binding.name(wanted.key)
-        try:
-            claimed = unit.claim(
-                database.keys,
-                name,
-                Strength.NO_KEY_UPDATE,
-                lambda row: row is None or row.is_free(wanted.fingerprint, database.clock()),
-            )
-        except StoreTimeoutError:  # the attempt ran out, and its completion is open
-            claimed = None
-        if claimed is None:
-            raise AttemptInFlightError("another attempt is ending", retry_after_seconds=0.0)
+        claimed = unit.claim(
+            database.keys,
+            name,
+            Strength.NO_KEY_UPDATE,
+            lambda row: row is None or row.is_free(wanted.fingerprint, database.clock()),
+        )
         before = unit.read(database.keys, name)
         at = database.clock()
         if not claimed:

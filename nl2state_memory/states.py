@@ -84,7 +84,7 @@ class MemoryStates(FencedStateStore):
     ) -> Outcomes[StateRecord[Value]]:
         """Make records that must be absent."""
         lifecycle = checked_lifecycle(lifecycle)
-        return self._write_many(items, NewState, lambda item: self._creation(item, lifecycle), atomic, fence)
+        return self._write_many(items, NewState, lambda item: self._creation(item, lifecycle), fence, atomic=atomic)
 
     def update(
         self,
@@ -116,7 +116,7 @@ class MemoryStates(FencedStateStore):
     ) -> Outcomes[StateRecord[Value]]:
         """Write records that are at their expected revisions."""
         lifecycle = checked_lifecycle(lifecycle)
-        return self._write_many(items, StateUpdate, lambda item: self._update(item, lifecycle), atomic, fence)
+        return self._write_many(items, StateUpdate, lambda item: self._update(item, lifecycle), fence, atomic=atomic)
 
     def put(
         self,
@@ -297,8 +297,9 @@ class MemoryStates(FencedStateStore):
         items: Sequence[Any],
         kind: type[Any],
         check: Callable[[Any], _Write],
-        atomic: bool,
         fence: Fence | None,
+        *,
+        atomic: bool,
     ) -> Outcomes[StateRecord[Value]]:
         binding = self._binding
         check_atomic(atomic)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 _NAMES: Final = ("m", "z", "a")
 _MANY_NAMES: Final = [f"n{number:02}" for number in range(12)]
 _CALLERS: Final = 4
+_LIVES: Final[dict[str, Any]] = {"result_ttl_seconds": 600.0, "attempt_ttl_seconds": 60.0}
 _SHORT_SECONDS: Final = 0.15
 _ROUNDS: Final = 6
 _CAN_BE_SPOILED: Final = [many for many in MANY if many.name != "reserve_many"]
@@ -94,20 +95,33 @@ class TestManyRaces:
         assert not any(many.done(tenant, name) for name in _NAMES)
         many.on(tenant, items[1:], atomic=True)
 
+    @pytest.mark.needs(Capability.SHORT_BOUNDS)
+    @pytest.mark.parametrize("atomic", [True, False])
+    def test_reservations_whose_time_for_a_lock_runs_out_keep_nothing(self, harness: Harness, atomic: bool) -> None:
+        keys = harness.tenant().idempotency
+        impatient = harness.tenant_of(harness.bounded(lock_seconds=_SHORT_SECONDS)).idempotency
+        late = keys.reserve("m", request=1, **_LIVES).attempt
+        harness.advance(61)
+        with harness.tenant().transaction() as tx:
+            tx.idempotency.complete(late, "late")
+            with pytest.raises(StoreTimeoutError) as ended:
+                impatient.reserve_many([KeyRequest(key, 1) for key in "amz"], atomic=atomic, **_LIVES)
+            assert ended.value.index is None
+        assert [keys.get(key) is None for key in "amz"] == [True, False, True]
+
     @pytest.mark.parametrize("atomic", [True, False])
     @pytest.mark.parametrize("end", ["commit", "roll back"])
     def test_reservations_behind_an_open_completion_look_again(self, harness: Harness, end: str, atomic: bool) -> None:
         """The attempt ran out, and is completed at last: both calls wait for that, in opposite orders."""
         tenant, other = harness.tenant(), harness.tenant(client=1)
-        lives: dict[str, Any] = {"result_ttl_seconds": 600.0, "attempt_ttl_seconds": 60.0}
-        late = tenant.idempotency.reserve("m", request=1, **lives).attempt
+        late = tenant.idempotency.reserve("m", request=1, **_LIVES).attempt
         harness.advance(61)
         items = [KeyRequest(key, 1) for key in "amz"]
         with suppress(LookupError), harness.tenant().transaction() as tx:
             tx.idempotency.complete(late, "late")
             calls = [
-                start_waiting(harness, lambda: tenant.idempotency.reserve_many(items, atomic=atomic, **lives)),
-                start_waiting(harness, lambda: other.idempotency.reserve_many(items[::-1], atomic=atomic, **lives)),
+                start_waiting(harness, lambda: tenant.idempotency.reserve_many(items, atomic=atomic, **_LIVES)),
+                start_waiting(harness, lambda: other.idempotency.reserve_many(items[::-1], atomic=atomic, **_LIVES)),
             ]
             if end == "roll back":
                 raise LookupError
