@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,6 +27,34 @@ def test_a_call_does_no_more_though_there_are_more_rows(call: PublicCall) -> Non
     few, many = (_steps_among(rows, call) for rows in (_FEW, _MANY))
     assert many <= few + _SPARE
     assert few > 10, "nothing was counted"
+
+
+def test_a_clean_up_that_finds_nothing_does_no_more_either() -> None:
+    steps = []
+    for rows in (_FEW, _MANY):
+        harness = _filled(rows)
+        system = harness.clients[0].system
+        after = system.retain().after
+        while after is not None:
+            after = system.retain(after=after).after
+        steps.append(_steps(lambda: system.retain(limit=10)))  # noqa: B023  # called at once
+        harness.close()
+    assert steps[1] <= steps[0] + _SPARE
+
+
+def test_a_scope_counts_while_it_has_a_committed_row(memory: MemoryHarness) -> None:
+    states, nothing = memory._store._database.states, UUID(int=0)
+    with memory.tenant().transaction() as tx:
+        tx.states.create("s", 1, ttl_seconds=60)
+        assert states.next_scope(nothing) is None
+    for _ in range(2):
+        scope = states.next_scope(nothing)
+        assert scope is not None
+        assert states.next_scope(scope) is None
+        memory.advance(2 * _DAY)
+        assert memory.clients[0].system.retain().states == 1
+        assert states.next_scope(nothing) is None
+        memory.tenant().states.create("s", 1, ttl_seconds=60)
 
 
 def test_the_count_would_show_a_walk() -> None:
