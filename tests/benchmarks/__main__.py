@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         return _run(options)
     except (BenchmarkError, StoreError, psycopg.Error, OSError) as error:
         words, status = str(error).partition("\n")[0], 2
+        if isinstance(error, BenchmarkError):
+            sys.stderr.write(error.log)
     except Interrupted as interrupted:
         words, status = "interrupted", interrupted.exit_status
     sys.stderr.write(f"benchmarks: {words}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +33,7 @@ class Comparison(Report):
 
     def figures(self) -> dict[str, Any]:
         """Return microseconds by call, crowd and contender, and how many times as long as ours each took."""
-        return {"results": [_figures(result) for result in self._results]}
+        return {"results": [result.figures() for result in self._results]}
 
     def tables(self) -> list[Table]:
         """Return a table for each crowd, and one of what pgbench did."""
@@ -57,13 +56,13 @@ class Comparison(Report):
             if name in results[0].us:
                 headings += [f"{words} us", "/ ours", "quartiles"]
                 for row, result in zip(rows, results, strict=True):
-                    row += [_us(result, name), *_ratio(result, name)]
+                    row += [_us(result, name), *result.ratio(name).words()]
         return Table(str(crowd), headings, rows, 'Above 1, ours is faster. "our codec": by hand too, with our codec.')
 
     def _beside_pgbench(self) -> Table:
         results = [result for result in self._results if PGBENCH in result.us]
         rows = [
-            [str(result.crowd), _rate(result, OURS), _rate(result, PGBENCH), *_ratio(result, PGBENCH)]
+            [str(result.crowd), _rate(result, OURS), _rate(result, PGBENCH), *result.ratio(PGBENCH).words()]
             for result in results
         ]
         headings = ["get", "ours /s", "pgbench /s", "ours / pgbench", "quartiles"]
@@ -102,31 +101,12 @@ def _of_crowd(ground: Ground, crowd: Crowd) -> Iterator[Result]:
             yield result
 
 
-def _figures(result: Result) -> dict[str, Any]:
-    ratios = {name: result.ratio(name) for name in result.us if name != OURS}
-    return {
-        "call": result.call,
-        "threads": result.crowd.threads,
-        "connections": result.crowd.connections,
-        "us": {name: round(statistics.median(us), 1) for name, us in result.us.items()},
-        "ratios": {
-            name: {"median": round(ratio.median, 3), "quartiles": [round(ratio.low, 3), round(ratio.high, 3)]}
-            for name, ratio in ratios.items()
-        },
-    }
-
-
 def _us(result: Result, name: str) -> str:
-    return f"{statistics.median(result.us[name]):,.1f}"
+    return f"{result.median_us(name):,.1f}"
 
 
 def _rate(result: Result, name: str) -> str:
-    return f"{1e6 * result.crowd.threads / statistics.median(result.us[name]):,.0f}"
-
-
-def _ratio(result: Result, name: str) -> list[str]:
-    ratio = result.ratio(name)
-    return [f"{ratio.median:.2f}", f"{ratio.low:.2f}-{ratio.high:.2f}"]
+    return f"{1e6 * result.crowd.threads / result.median_us(name):,.0f}"
 
 
 PART: Final = Part("comparison", "each call beside psycopg by hand, and get beside pgbench", _measure, usual=True)

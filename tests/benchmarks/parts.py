@@ -16,7 +16,11 @@ __all__ = ["BenchmarkError", "Ground", "Part"]
 
 
 class BenchmarkError(Exception):
-    """Something could not be measured. Its words are told."""
+    """Something could not be measured. Its words are told in one line, and before them its log: what others said."""
+
+    def __init__(self, words: str, log: str = "") -> None:
+        super().__init__(words)
+        self.log = log
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from tests.benchmarks.crowds import Crowd
 from tests.benchmarks.sides import OURS, PAGE_SIZE, Lane, Side
 
-__all__ = ["Contender", "Ratio", "Result", "Team", "TeamOnLanes", "compare", "team_of"]
+__all__ = ["Calling", "Contender", "Ratio", "Result", "Team", "TeamOnLanes", "compare", "team_of"]
 
 _WEIGHTS = {"list": PAGE_SIZE // 10, "transaction": 2}
 """How many calls of the others one call of these counts for: so that each round takes about as long."""
@@ -27,6 +27,22 @@ class Ratio(NamedTuple):
     median: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Self:
+        """Sum up the ratios of some rounds, or of one."""
+        if len(ratios) == 1:
+            return cls(ratios[0], ratios[0], ratios[0])
+        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def figures(self) -> dict[str, Any]:
+        """Return it for a program."""
+        return {"median": round(self.median, 3), "quartiles": [round(self.low, 3), round(self.high, 3)]}
+
+    def words(self) -> list[str]:
+        """Return it for people, in two columns."""
+        return [f"{self.median:.2f}", f"{self.low:.2f}-{self.high:.2f}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +56,23 @@ class Result:
     crowd: Crowd
     us: Mapping[str, tuple[float, ...]]
 
-    def ratio(self, name: str) -> Ratio:
-        """Return how many times as long as ours a contender took, round by round: above 1, ours was faster."""
-        ratios = [theirs / ours for ours, theirs in zip(self.us[OURS], self.us[name], strict=True)]
-        if len(ratios) == 1:
-            return Ratio(*ratios * 3)
-        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return Ratio(median, low, high)
+    def ratio(self, name: str, to: str = OURS) -> Ratio:
+        """Return how many times as long as another a contender took, round by round: above 1, the other was faster."""
+        return Ratio.of([theirs / others for theirs, others in zip(self.us[name], self.us[to], strict=True)])
+
+    def median_us(self, name: str) -> float:
+        """Return the median of a contender's rounds."""
+        return statistics.median(self.us[name])
+
+    def figures(self) -> dict[str, Any]:
+        """Return it for a program: medians, and how many times as long as ours each contender took."""
+        return {
+            "call": self.call,
+            "threads": self.crowd.threads,
+            "connections": self.crowd.connections,
+            "us": {name: round(self.median_us(name), 1) for name in self.us},
+            "ratios": {name: self.ratio(name).figures() for name in self.us if name != OURS},
+        }
 
 
 class Contender(Protocol):
@@ -59,6 +85,19 @@ class Contender(Protocol):
 
     def round(self, call: str, calls: int) -> float:
         """Make so many calls on each thread, and return the microseconds that a thread waited for one of them."""
+        ...
+
+
+class Calling(Protocol):
+    """What one thread makes calls with: a side that has them, and what is to be given to the next one. As a Lane."""
+
+    @property
+    def side(self) -> Any:
+        """Whose methods the calls are."""
+        ...
+
+    def arguments(self, call: str) -> tuple[Any, ...]:
+        """Return the arguments of the next such call, before the clock starts."""
         ...
 
 
@@ -80,7 +119,7 @@ class Team:
         names = [f"{name or self.threads}-{number}" for number in range(self.threads)]
         return list(self._executor.map(Lane, sides, names))
 
-    def round(self, lanes: Sequence[Lane], call: str, calls: int) -> float:
+    def round(self, lanes: Sequence[Calling], call: str, calls: int) -> float:
         """Make so many calls on each lane, and return the microseconds that a thread waited for one of them.
 
         That is the time from the first thread's start to the last one's end: a thread that starves is counted.
@@ -101,7 +140,7 @@ class Team:
         for pending in self._pending:
             pending.clear()
 
-    def _work(self, lane: Lane, call: str, calls: int) -> tuple[int, int]:
+    def _work(self, lane: Calling, call: str, calls: int) -> tuple[int, int]:
         try:
             method: Callable[..., object] = getattr(lane.side, call)
             pending: list[tuple[Any, ...]] = []
@@ -140,7 +179,7 @@ class TeamOnLanes:
 
     name: str
     team: Team
-    lanes: Sequence[Lane]
+    lanes: Sequence[Calling]
 
     def round(self, call: str, calls: int) -> float:
         """Make the calls."""
