@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make demo    the webhook inbox, with its workers killed: ARGS='--deliveries 20000' and so on"
-	@echo "make bench   each call beside psycopg written by hand: ARGS='--only get,update', ARGS='--write' and so on"
+	@echo "make bench   each call beside psycopg written by hand: ARGS='--only get,update', ARGS='--peers' and so on"
 	@echo "make test    the test suite: ARGS='-k fenced' and so on"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
@@ -36,5 +36,5 @@ types: $(VENV)/.ready
 	@$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,11 +19,12 @@ from tests.benchmarks import comparison, delays, fairness, footprint
 from tests.benchmarks.facts import facts
 from tests.benchmarks.options import Options, parse
 from tests.benchmarks.parts import BenchmarkError, Ground
+from tests.benchmarks.peers import comparison as peers
 from tests.benchmarks.report import tell
 from tests.benchmarks.server import serving
 from tests.benchmarks.written import FOLDER, write
 
-PARTS: Final = (comparison.PART, fairness.PART, footprint.PART, delays.PART)
+PARTS: Final = (comparison.PART, fairness.PART, footprint.PART, delays.PART, peers.PART)
 
 
 def main(arguments: Sequence[str]) -> int:
