@@ -80,6 +80,12 @@ class StoreError(Exception):
         """Return this error as it was made, without the traceback and context that it gathered."""
         return type(self)(self.args[0], **self._fields())
 
+    def at(self, index: int) -> Self:
+        """Return this error, again, as that of an item of a call for many."""
+        error = self.again()
+        error.index = index
+        return error
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and fields, so that a task queue carries the error whole."""
         return _rebuild, (type(self), self.args[0], self._fields())

@@ -25,7 +25,5 @@ def run_each(names: Sequence[str], one: Callable[[int], R], *, atomic: bool) -> 
         try:
             results[index] = one(index)
         except (ConflictError, FencingRejectedError, AttemptInFlightError) as error:
-            refusal = error.again()  # without the frames that it came through, which hold the values
-            refusal.index = index
-            results[index] = refusal
+            results[index] = error.at(index)
     return Outcomes([results[index] for index in range(len(names))], atomic=atomic)

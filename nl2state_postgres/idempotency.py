@@ -103,20 +103,26 @@ class PostgresIdempotency(IdempotencyStore):
             "attempt_ttl_seconds": binding.ttl("attempt_ttl_seconds", attempt_ttl_seconds),
             "write_id": new_write_id(),  # one for all tries, as in reserve
         }
-        outcomes: dict[int, Reservation | AttemptInFlightError | KeyConflictError] = {}
+        if not columns:
+            return Outcomes(())
+        outcomes: dict[int, Reservation | StoreError] = {}
         left = {each["key"]: index for index, each in enumerate(columns)}
+        tries = _TRIES
         with binding.many(atomic=atomic) as within:
-            for _ in range(_TRIES):
-                if left:
+            try:
+                while left:  # again where others were reserved in between
                     values = columns_of([columns[index] for index in left.values()], _REQUESTED)
                     for key, *row in within.rows("reserve_keys", {**values, **common}):
-                        index = left.pop(key)
-                        outcomes[index] = judged = _judged(key, row)
-                        if isinstance(judged, StoreError):
-                            judged.index = index
-                if not left:  # else others were reserved in between
-                    return Outcomes([outcomes[index] for index in range(len(columns))], atomic=atomic)
-            raise StoreTimeoutError("the keys changed hands under each of the tries")
+                        index, judged = left.pop(key), _judged(key, row)
+                        outcomes[index] = judged.at(index) if isinstance(judged, StoreError) else judged
+                    tries -= 1
+                    if left and not tries:
+                        raise StoreTimeoutError("the keys changed hands under each of the tries")
+            except StoreError as error:
+                if atomic or not outcomes:
+                    raise
+                outcomes.update({index: error.at(index) for index in left.values()})  # the others are committed
+            return Outcomes([outcomes[index] for index in range(len(columns))], atomic=atomic)
 
     def renew(self, attempt: Attempt, *, ttl_seconds: float | None = None) -> datetime:
         """Let an attempt last its own TTL, or another, from now, and return when it ends."""
@@ -154,13 +160,13 @@ class PostgresIdempotency(IdempotencyStore):
         fence = binding.fence_of(fence)
         columns = checked_items(items, Completion, self._completed, itemgetter("key"), binding.limits)
         check_bytes((len(each["outcome"] or b"") for each in columns), binding.limits)
-        completed: set[str] = set()
+        if not columns:
+            return Outcomes(())
         with binding.many(atomic=atomic) as within:
-            if columns:
-                written = within.write_many("complete_keys", fence, columns_of(columns, _COMPLETED))
-                completed = {key for (key,) in written}
-            if len(completed) < len(columns):
+            written = within.write_many("complete_keys", fence, columns_of(columns, _COMPLETED))
+            if not written:
                 within.require_fence(fence)
+            completed = {key for (key,) in written}
             lost = "the attempt was superseded, or has ended"
             outcomes = [
                 None if each["key"] in completed else FencingRejectedError(lost, index=index)

@@ -82,14 +82,13 @@ class PostgresLeases(LeaseStore):
         )
         if ttl_seconds is not None:
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
+        if not fences:
+            return Outcomes(())
         values = columns_of([_columns(fence) for fence in fences], _RENEWED)
-        renewed: dict[str, Any] = {}
         sent_at = binding.monotonic()
         with binding.many(atomic=atomic) as within:
-            if fences:
-                renewed = {
-                    name: row for name, *row in within.rows("renew_leases", {"ttl_seconds": ttl_seconds, **values})
-                }
+            found = within.rows("renew_leases", {"ttl_seconds": ttl_seconds, **values})
+            renewed = {resource: tuple(row) for resource, *row in found}
             outcomes = [
                 rows.lease(fence, renewed[fence.resource], sent_at=sent_at, ttl_seconds=ttl_seconds)
                 if fence.resource in renewed

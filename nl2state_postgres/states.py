@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from nl2state.errors import ConflictError, StoreTimeoutError
+from nl2state.errors import ConflictError, StoreError, StoreTimeoutError
 from nl2state.expectations import Expectation, Found, refuse_creation
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle, checked_lifecycle
@@ -55,6 +55,9 @@ _UPDATED = {
     "expected_status": "expected_statuses",
     "lift_expiry": "lift_expiries",
 }
+
+Refuse: TypeAlias = Callable[[dict[str, Any], Found | None], None]
+"""What raises the refusal of a write, of its columns and of the record as it was found."""
 
 Item = TypeVar("Item", NewState[Value], StateUpdate[Value])
 
@@ -334,37 +337,53 @@ class PostgresStates(FencedStateStore):
         statement: str,
         fence: Fence | None,
         items: Sequence[tuple[Value, dict[str, Any]]],
-        refuse: Callable[[dict[str, Any], Found | None], None],
+        refuse: Refuse,
         *,
         names: Mapping[str, str],
         atomic: bool,
         **common: Any,
     ) -> Outcomes[StateRecord[Value]]:
         """Run a write of many records, as _write does. Where it is atomic, the first refusal undoes it."""
-        outcomes: dict[int, StateRecord[Value] | ConflictError] = {}
+        if not items:
+            return Outcomes(())
+        common["payload_format"] = FORMAT
+        outcomes: dict[int, StateRecord[Value] | StoreError] = {}
         left = {columns["record_id"]: index for index, (_, columns) in enumerate(items)}
         with self._binding.many(atomic=atomic) as binding:
-            for _ in range(_TRIES):
-                if left:
+            try:
+                for _ in range(_TRIES):
                     columns = columns_of([items[index][1] for index in left.values()], names)
-                    values = {**columns, **common, "payload_format": FORMAT}
-                    for record_id, *row in binding.write_many(statement, fence, values):
+                    written = binding.write_many(statement, fence, {**columns, **common})
+                    for record_id, *row in written:
                         index = left.pop(record_id)
                         outcomes[index] = rows.state_record(record_id, tuple(row), items[index][0])
-                if left:
-                    binding.require_fence(fence)
-                    explained = binding.rows("explain_states", {"record_ids": [*left]})
-                    found = {record_id: _Found(*row) for record_id, *row in explained}
-                    for record_id, index in [*left.items()]:
-                        try:
-                            refuse(items[index][1], found.get(record_id))
-                        except ConflictError as error:
-                            refusal = error.again()  # without the frames that it came through, which hold the values
-                            refusal.index = index
-                            outcomes[left.pop(record_id)] = refusal
-                if not left:
-                    return Outcomes([outcomes[index] for index in range(len(items))], atomic=atomic)
-            raise StoreTimeoutError("the records changed under each of the tries")
+                    if left and not written:
+                        binding.require_fence(fence)
+                    refused = _refused(binding, {name: items[index][1] for name, index in left.items()}, refuse)
+                    for record_id, refusal in refused.items():
+                        outcomes[left[record_id]] = refusal.at(left.pop(record_id))
+                    if not left:
+                        break
+                else:
+                    raise StoreTimeoutError("the records changed under each of the tries")
+            except StoreError as error:
+                if atomic or binding.in_transaction or not outcomes:
+                    raise
+                outcomes.update({index: error.at(index) for index in left.values()})  # the others are committed
+            return Outcomes([outcomes[index] for index in range(len(items))], atomic=atomic)
+
+
+def _refused(binding: PostgresBinding, items: Mapping[str, dict[str, Any]], refuse: Refuse) -> dict[str, ConflictError]:
+    """Return the refusals of these items, by their records: of those which something speaks against now."""
+    explained = binding.rows("explain_states", {"record_ids": [*items]}) if items else []
+    found = {record_id: _Found(*row) for record_id, *row in explained}
+    refused = {}
+    for record_id, columns in items.items():
+        try:
+            refuse(columns, found.get(record_id))
+        except ConflictError as refusal:
+            refused[record_id] = refusal
+    return refused
 
 
 def _refuse_update(values: dict[str, Any], found: Found | None) -> None:

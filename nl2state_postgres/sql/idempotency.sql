@@ -43,7 +43,7 @@ WITH t AS MATERIALIZED (SELECT {clock} AS at),
                k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format, k.outcome_fingerprint, (SELECT {clock}) AS at
           FROM {schema}.keys k
          WHERE k.scope = :scope AND k.key = g.key AND k.expires_at > (SELECT {clock})
-           AND (k.completed_at IS NOT NULL OR k.claim_until > (SELECT {clock}) OR k.fingerprint <> g.fingerprint) OFFSET 0) k),
+           AND (k.completed_at IS NOT NULL OR k.claim_until > (SELECT {clock}) OR k.fingerprint <> g.fingerprint) LIMIT 1) k),
      new AS (INSERT INTO {schema}.keys AS k (scope, key, fingerprint, record_id, attempt, write_id, attempt_ttl_seconds,
                result_ttl_seconds, reserved_at, claim_until, expires_at)
         SELECT :scope, g.key, g.fingerprint, g.record_id,
@@ -182,7 +182,7 @@ SELECT k.attempt FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key AN
 -- name: read_back_keys
 -- read_back_key for many keys. Returns: many rows.
 SELECT g.key FROM unnest(:keys) AS g (key),
-       LATERAL (SELECT FROM {schema}.keys k WHERE k.scope = :scope AND k.key = g.key AND k.write_id = :write_id OFFSET 0) k;
+       LATERAL (SELECT FROM {schema}.keys k WHERE k.scope = :scope AND k.key = g.key AND k.write_id = :write_id LIMIT 1) k;
 
 -- name: get_key
 -- A key that is not expired. Returns: one row or none.

@@ -22,7 +22,7 @@ SELECT g.place, s.revision, s.status, s.is_terminal, s.schema_version, s.request
   FROM unnest(:record_ids) WITH ORDINALITY AS g (record_id, place),
        LATERAL (SELECT * FROM {schema}.states l
          WHERE l.scope = :scope AND l.record_id = g.record_id
-           AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) OFFSET 0) s;
+           AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) LIMIT 1) s;
 
 -- name: get_revision
 -- The live record's revision. Returns: one row or none.
@@ -367,7 +367,7 @@ SELECT s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.req
        s.updated_at, s.expires_at
   FROM unnest(:record_ids) AS g (record_id),
        LATERAL (SELECT * FROM {schema}.states l
-         WHERE l.scope = :scope AND l.record_id = g.record_id AND l.write_id = :write_id OFFSET 0) s;
+         WHERE l.scope = :scope AND l.record_id = g.record_id AND l.write_id = :write_id LIMIT 1) s;
 
 -- name: explain_state
 -- Why a write was refused: the live record as it is. Returns: one row or none.
@@ -382,7 +382,7 @@ SELECT g.record_id, s.revision, s.status, s.is_terminal
   FROM unnest(:record_ids) AS g (record_id),
        LATERAL (SELECT * FROM {schema}.states l
          WHERE l.scope = :scope AND l.record_id = g.record_id
-           AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) OFFSET 0) s;
+           AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) LIMIT 1) s;
 
 -- name: sweep_ended_states
 -- Empties a page of records of one scope that ended that long ago, as delete_state does: a writer of their life stays
