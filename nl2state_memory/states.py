@@ -152,18 +152,13 @@ class MemoryStates(FencedStateStore):
 
     def get_many(self, record_ids: Sequence[str]) -> list[StateRecord[Value] | None]:
         """Return the records of these ids in their order, None for each that is not there."""
-        binding = self._binding
-        names = checked_items(
-            record_ids,
-            str,
-            lambda record_id: binding.name(binding.id("record_id", record_id)),
-            None,
-            binding.limits,
-            field="record_ids",
+        binding, states = self._binding, self._database.states
+        ids = checked_items(
+            record_ids, str, lambda each: binding.id("record_id", each), None, binding.limits, field="record_ids"
         )
         with binding.session.call() as unit:
-            found = [self._live(unit.read(self._database.states, name)) for name in names]
-        return [None if row is None else _record(name[1], row) for name, row in zip(names, found, strict=True)]
+            found = [self._live(unit.read(states, binding.name(each))) for each in ids]
+        return [None if row is None else _record(record_id, row) for record_id, row in zip(ids, found, strict=True)]
 
     def get_revision(self, record_id: str) -> int | None:
         """Return the record's revision, or None where there is none."""
