@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -68,9 +68,9 @@ class PostgresBinding(Binding):
         return f"{name}_fenced"
 
 
-def columns_of(items: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return the arrays, by their names, of what many items have by theirs."""
-    return {many: [item[one] for item in items] for one, many in names.items()}
+def columns_of(items: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
+    """Return the columns of many items, each as the array of a statement's `each_` parameter."""
+    return {f"each_{name}": [item[name] for item in items] for name in names}
 
 
 def new_write_id() -> bytes:

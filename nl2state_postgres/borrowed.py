@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 
 from nl2state.errors import InvalidInputError, StoreUnavailableError, UsageError
 from nl2state_postgres import sqlstates
-from nl2state_postgres.catalog import PARAMETER_TYPES, Catalog, Statement
+from nl2state_postgres.catalog import Catalog, Statement, type_of
 from nl2state_postgres.connection import reading
 from nl2state_postgres.runners import ADAPTERS, Answer, answer_of
 from nl2state_postgres.sessions import session_values
@@ -77,7 +77,7 @@ class Borrowed:
         """Run a statement. Raises a StoreError; the driver's stays here."""
         for command in after:
             self.command(command)
-        parameters = [_adapted(PARAMETER_TYPES[name], values[name]) for name in statement.parameters]
+        parameters = [_adapted(type_of(name) or "", values[name]) for name in statement.parameters]
         return self._execute(statement.sql, parameters, in_doubt=in_doubt and statement.writes)
 
     def run_many(
@@ -133,7 +133,7 @@ def _adapted(kind: str, value: Any) -> Any:
     """Return a value as psycopg's own dumpers take one of its type."""
     if kind == "uuid" and isinstance(value, bytes):
         return UUID(bytes=value)
-    if kind == "text[]" and value is not None:
+    if kind.endswith("[]") and value is not None:
         return list(value)
     return value
 

@@ -25,35 +25,28 @@ from nl2state.errors import InvalidInputError, SchemaError
 from nl2state.keys import check_id
 from nl2state_postgres.wire import WIRE
 
-__all__ = ["PARAMETER_TYPES", "Catalog", "Returns", "Statement", "quote_schema"]
+__all__ = ["PARAMETER_TYPES", "Catalog", "Returns", "Statement", "quote_schema", "type_of"]
 
 PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "after": "text",
     "age_seconds": "double precision",
-    "are_terminal": "boolean[]",
     "attempt": "bigint",
     "attempt_ttl_seconds": "double precision",
-    "attempts": "bigint[]",
     "before": "text",
     "checksum": "text",
     "epoch": "bigint",
     "expected_revision": "bigint",
-    "expected_revisions": "bigint[]",
     "expected_status": "text",
-    "expected_statuses": "text[]",
     "fence_owner": "text",
     "fence_resource": "text",
     "fence_token": "bigint",
     "fingerprint": "bytea",
-    "fingerprints": "bytea[]",
     "first": "text",
     "from_statuses": "text[]",
     "idle_timeout": "text",
     "initial_status": "text",
     "is_terminal": "boolean",
     "key": "text",
-    "keys": "text[]",
-    "lift_expiries": "boolean[]",
     "lift_expiry": "boolean",
     "lock_key": "bigint",
     "lock_timeout": "text",
@@ -61,46 +54,40 @@ PARAMETER_TYPES: Final[Mapping[str, str]] = {
     "name": "text",
     "outcome": "bytea",
     "outcome_encoding": "smallint",
-    "outcome_encodings": "smallint[]",
     "outcome_fingerprint": "bytea",
-    "outcome_fingerprints": "bytea[]",
     "outcome_format": "smallint",
-    "outcome_formats": "smallint[]",
-    "outcomes": "bytea[]",
     "owner": "text",
-    "owners": "text[]",
     "page_size": "bigint",
     "parent_id": "text",
-    "parent_ids": "text[]",
     "payload": "bytea",
     "payload_encoding": "smallint",
-    "payload_encodings": "smallint[]",
     "payload_format": "smallint",
-    "payloads": "bytea[]",
     "record_id": "text",
-    "record_ids": "text[]",
     "request_id": "text",
-    "request_ids": "text[]",
     "resource": "text",
-    "resources": "text[]",
     "result_ttl_seconds": "double precision",
     "schema_name": "text",
     "schema_version": "bigint",
-    "schema_versions": "bigint[]",
     "scope": "uuid",
     "source_statuses": "text[]",
     "statement_timeout": "text",
     "status": "text",
-    "statuses": "text[]",
     "to_statuses": "text[]",
     "token": "bigint",
-    "tokens": "bigint[]",
     "ttl_seconds": "double precision",
-    "ttls_seconds": "double precision[]",
     "version": "integer",
     "write_id": "uuid",
 }
-"""The one type of each name that a parameter may have."""
+"""The one type of each name that a parameter may have. `each_` before a name makes an array of its type."""
+
+_EACH: Final = "each_"
+
+
+def type_of(parameter: str) -> str | None:
+    """Return the type of a parameter; None where its name is none that one may have."""
+    kind = PARAMETER_TYPES.get(parameter.removeprefix(_EACH))
+    return f"{kind}[]" if kind and parameter.startswith(_EACH) else kind
+
 
 _HEADER = re.compile(r"^-- name: *(.*)$", re.MULTILINE)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -145,7 +132,7 @@ class Statement:
 
     def __post_init__(self) -> None:
         """Lay out what is sent with each call."""
-        wires = [WIRE[PARAMETER_TYPES[name]] for name in self.parameters]
+        wires = [WIRE[type_of(name) or ""] for name in self.parameters]
         laid_out = {
             "key": self.name.encode(),
             "text": self.sql.encode(),
@@ -264,10 +251,11 @@ def _number(where: str, sql: str) -> tuple[str, tuple[str, ...]]:
         name = piece["name"]
         if name is None:
             return piece.group()
-        if name not in PARAMETER_TYPES:
+        kind = type_of(name)
+        if kind not in WIRE:
             raise SchemaError(f"{where}: unknown parameter {name}")
         if name not in parameters:
             parameters.append(name)
-        return f"${parameters.index(name) + 1}::{PARAMETER_TYPES[name]}"
+        return f"${parameters.index(name) + 1}::{kind}"
 
     return _PIECE.sub(replace, sql), tuple(parameters)

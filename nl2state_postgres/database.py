@@ -168,7 +168,7 @@ class Database(_Statements):
 
 def _asked(values: Mapping[str, Any]) -> int:
     """Return how many rows a write is of."""
-    return next((len(values[name]) for name in ("record_ids", "resources", "keys") if name in values), 1)
+    return next((len(values[name]) for name in ("each_key", "each_resource", "each_record_id") if name in values), 1)
 
 
 def _run(

@@ -42,15 +42,8 @@ __all__ = ["PostgresIdempotency"]
 
 _OUTCOME: Final = ("outcome", "outcome_encoding", "outcome_format")
 _NOTHING: Final = (None, None, None)
-_REQUESTED: Final = {"key": "keys", "fingerprint": "fingerprints", "record_id": "record_ids"}
-_COMPLETED: Final = {
-    "key": "keys",
-    "attempt": "attempts",
-    "outcome": "outcomes",
-    "outcome_encoding": "outcome_encodings",
-    "outcome_format": "outcome_formats",
-    "outcome_fingerprint": "outcome_fingerprints",
-}
+_REQUESTED: Final = ("key", "fingerprint", "record_id")
+_COMPLETED: Final = ("key", "attempt", "outcome_fingerprint", *_OUTCOME)
 _TRIES: Final = 100
 
 

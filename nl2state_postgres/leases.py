@@ -18,7 +18,7 @@ from nl2state_postgres.waiting import Waiting
 
 __all__ = ["PostgresLeases"]
 
-_RENEWED = {"resource": "resources", "owner": "owners", "token": "tokens"}
+_FENCE = ("resource", "owner", "token")
 
 
 class PostgresLeases(LeaseStore):
@@ -84,7 +84,7 @@ class PostgresLeases(LeaseStore):
             ttl_seconds = binding.ttl("ttl_seconds", ttl_seconds)
         if not fences:
             return Outcomes(())
-        values = columns_of([_columns(fence) for fence in fences], _RENEWED)
+        values = columns_of([_columns(fence) for fence in fences], _FENCE)
         sent_at = binding.monotonic()
         with binding.many(atomic=atomic) as within:
             found = within.rows("renew_leases", {"ttl_seconds": ttl_seconds, **values})

@@ -38,25 +38,11 @@ _PAYLOAD = ("payload", "payload_encoding", "payload_format")
 _NEW_STATE = attrgetter(*(each.name for each in fields(NewState)[2:]))
 _STATE_UPDATE = attrgetter(*(each.name for each in fields(StateUpdate)[2:]))
 
-_WRITTEN = {
-    "record_id": "record_ids",
-    "status": "statuses",
-    "is_terminal": "are_terminal",
-    "ttl_seconds": "ttls_seconds",
-    "schema_version": "schema_versions",
-    "request_id": "request_ids",
-    "payload": "payloads",
-    "payload_encoding": "payload_encodings",
-}
-_CREATED = {**_WRITTEN, "parent_id": "parent_ids"}
-_UPDATED = {
-    **_WRITTEN,
-    "expected_revision": "expected_revisions",
-    "expected_status": "expected_statuses",
-    "lift_expiry": "lift_expiries",
-}
+_WRITTEN = ("record_id", "status", "is_terminal", "ttl_seconds", "schema_version", "request_id", *_PAYLOAD[:2])
+_CREATED = (*_WRITTEN, "parent_id")
+_UPDATED = (*_WRITTEN, "expected_revision", "expected_status", "lift_expiry")
 
-Refuse: TypeAlias = Callable[[dict[str, Any], Found | None], None]
+_Refuse: TypeAlias = Callable[[dict[str, Any], Found | None], None]
 """What raises the refusal of a write, of its columns and of the record as it was found."""
 
 Item = TypeVar("Item", NewState[Value], StateUpdate[Value])
@@ -150,7 +136,7 @@ class PostgresStates(FencedStateStore):
             record_ids, str, partial(binding.id, "record_id"), None, binding.limits, field="record_ids"
         )
         found: list[StateRecord[Value] | None] = [None] * len(record_ids)
-        for place, *row in binding.rows("get_states", {"record_ids": record_ids}) if record_ids else ():
+        for place, *row in binding.rows("get_states", {"each_record_id": record_ids}) if record_ids else ():
             found[place - 1] = rows.state_record(record_ids[place - 1], tuple(row), decode(*row[9:]))
         return found
 
@@ -337,9 +323,9 @@ class PostgresStates(FencedStateStore):
         statement: str,
         fence: Fence | None,
         items: Sequence[tuple[Value, dict[str, Any]]],
-        refuse: Refuse,
+        refuse: _Refuse,
         *,
-        names: Mapping[str, str],
+        names: Sequence[str],
         atomic: bool,
         **common: Any,
     ) -> Outcomes[StateRecord[Value]]:
@@ -361,7 +347,8 @@ class PostgresStates(FencedStateStore):
                         binding.require_fence(fence)
                     refused = _refused(binding, {name: items[index][1] for name, index in left.items()}, refuse)
                     for record_id, refusal in refused.items():
-                        outcomes[left[record_id]] = refusal.at(left.pop(record_id))
+                        index = left.pop(record_id)
+                        outcomes[index] = refusal.at(index)
                     if not left:
                         break
                 else:
@@ -373,9 +360,11 @@ class PostgresStates(FencedStateStore):
             return Outcomes([outcomes[index] for index in range(len(items))], atomic=atomic)
 
 
-def _refused(binding: PostgresBinding, items: Mapping[str, dict[str, Any]], refuse: Refuse) -> dict[str, ConflictError]:
+def _refused(
+    binding: PostgresBinding, items: Mapping[str, dict[str, Any]], refuse: _Refuse
+) -> dict[str, ConflictError]:
     """Return the refusals of these items, by their records: of those which something speaks against now."""
-    explained = binding.rows("explain_states", {"record_ids": [*items]}) if items else []
+    explained = binding.rows("explain_states", {"each_record_id": [*items]}) if items else []
     found = {record_id: _Found(*row) for record_id, *row in explained}
     refused = {}
     for record_id, columns in items.items():

@@ -37,7 +37,8 @@ SELECT * FROM seen UNION ALL SELECT * FROM new;
 -- reserve_key for many keys, in their order. Of a key that somebody reserved meanwhile there is no row. Returns: many rows.
 -- Lost: sent again.
 WITH t AS MATERIALIZED (SELECT {clock} AS at),
-     given AS MATERIALIZED (SELECT g.* FROM unnest(:keys, :fingerprints, :record_ids) AS g (key, fingerprint, record_id)),
+     given AS MATERIALIZED (SELECT g.* FROM unnest(
+          :each_key, :each_fingerprint, :each_record_id) AS g (key, fingerprint, record_id)),
      seen AS MATERIALIZED (SELECT k.* FROM given g, LATERAL (SELECT k.key, k.attempt,
                k.completed_at IS NULL AND k.write_id = :write_id AS mine, k.fingerprint = g.fingerprint AS same, k.completed_at,
                k.claim_until, k.outcome, k.outcome_encoding, k.outcome_format, k.outcome_fingerprint, (SELECT {clock}) AS at
@@ -102,8 +103,9 @@ RETURNING k.attempt;
 -- complete_key for many keys. Those whose attempts were not superseded are locked first, in the order of their keys, so that
 -- no two calls wait for one another. Returns: many rows.
 -- Lost: read_back_keys.
-WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:keys, :attempts, :outcomes, :outcome_encodings, :outcome_formats,
-          :outcome_fingerprints) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
+          :each_key, :each_attempt, :each_outcome, :each_outcome_encoding, :each_outcome_format,
+          :each_outcome_fingerprint) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
         ORDER BY g.key),
      due AS MATERIALIZED (SELECT k.scope, g.* FROM given g, LATERAL (SELECT k.scope FROM {schema}.keys k
         WHERE k.scope = :scope AND k.key = g.key AND k.attempt = g.attempt AND k.completed_at IS NULL
@@ -122,8 +124,9 @@ RETURNING k.key;
 WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
-     given AS MATERIALIZED (SELECT g.* FROM held, unnest(:keys, :attempts, :outcomes, :outcome_encodings, :outcome_formats,
-          :outcome_fingerprints) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
+     given AS MATERIALIZED (SELECT g.* FROM held, unnest(
+          :each_key, :each_attempt, :each_outcome, :each_outcome_encoding, :each_outcome_format,
+          :each_outcome_fingerprint) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
         ORDER BY g.key),
      due AS MATERIALIZED (SELECT k.scope, g.* FROM given g, LATERAL (SELECT k.scope FROM {schema}.keys k
         WHERE k.scope = :scope AND k.key = g.key AND k.attempt = g.attempt AND k.completed_at IS NULL
@@ -181,7 +184,7 @@ SELECT k.attempt FROM {schema}.keys k WHERE k.scope = :scope AND k.key = :key AN
 
 -- name: read_back_keys
 -- read_back_key for many keys. Returns: many rows.
-SELECT g.key FROM unnest(:keys) AS g (key),
+SELECT g.key FROM unnest(:each_key) AS g (key),
        LATERAL (SELECT FROM {schema}.keys k WHERE k.scope = :scope AND k.key = g.key AND k.write_id = :write_id LIMIT 1) k;
 
 -- name: get_key

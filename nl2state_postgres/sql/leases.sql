@@ -23,7 +23,8 @@ SELECT :scope, :resource, :owner, ({epoch} << 41) + (date_part('epoch', t.at) * 
  WHERE NOT EXISTS (SELECT FROM {schema}.leases b WHERE b.scope = :scope AND b.resource = :resource AND b.owner IS NOT NULL)
 ON CONFLICT (scope, resource) DO UPDATE
    SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token), ttl_seconds = excluded.ttl_seconds,
-       metadata = excluded.metadata, write_id = excluded.write_id, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
+       metadata = excluded.metadata, write_id = excluded.write_id, acquired_at = excluded.acquired_at,
+         expires_at = excluded.expires_at
  WHERE l.owner IS NULL
 RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
@@ -72,7 +73,7 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 -- renew_lease for many leases. Those that are valid are locked first, in the order of their resources, so that no two calls
 -- wait for one another; as a renewal does, they pass by open fenced writes. Returns: many rows.
 -- Lost: sent again.
-WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:resources, :owners, :tokens) AS g (resource, owner, token)
+WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:each_resource, :each_owner, :each_token) AS g (resource, owner, token)
         ORDER BY g.resource),
      due AS MATERIALIZED (SELECT l.scope, l.resource FROM given g, LATERAL (SELECT l.scope, l.resource FROM {schema}.leases l
         WHERE l.scope = :scope AND l.resource = g.resource AND l.owner = g.owner AND l.token = g.token

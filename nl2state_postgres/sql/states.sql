@@ -19,7 +19,7 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
 -- the table. Returns: many rows.
 SELECT g.place, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
        s.expires_at, s.payload, s.payload_encoding, s.payload_format
-  FROM unnest(:record_ids) WITH ORDINALITY AS g (record_id, place),
+  FROM unnest(:each_record_id) WITH ORDINALITY AS g (record_id, place),
        LATERAL (SELECT * FROM {schema}.states l
          WHERE l.scope = :scope AND l.record_id = g.record_id
            AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) LIMIT 1) s;
@@ -112,8 +112,9 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- create_state for many records, in the order of their ids. Returns: many rows.
 -- Lost: read_back_states.
 WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
-          :record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids,
-          :parent_ids)
+          :each_record_id, :each_status, :each_is_terminal, :each_ttl_seconds, :each_schema_version, :each_payload,
+          :each_payload_encoding, :each_request_id,
+          :each_parent_id)
           AS g (record_id, status, is_terminal, ttl_seconds, schema_version, payload, payload_encoding, request_id, parent_id)),
      t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
@@ -142,8 +143,9 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
      given AS MATERIALIZED (SELECT g.* FROM held, unnest(
-          :record_ids, :statuses, :are_terminal, :ttls_seconds, :schema_versions, :payloads, :payload_encodings, :request_ids,
-          :parent_ids)
+          :each_record_id, :each_status, :each_is_terminal, :each_ttl_seconds, :each_schema_version, :each_payload,
+          :each_payload_encoding, :each_request_id,
+          :each_parent_id)
           AS g (record_id, status, is_terminal, ttl_seconds, schema_version, payload, payload_encoding, request_id, parent_id)),
      t AS MATERIALIZED (SELECT {clock} AS at)
 INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
@@ -208,8 +210,9 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 -- another. `from_statuses` and `to_statuses` are the lifecycle's transitions, where it has some. Returns: many rows.
 -- Lost: read_back_states.
 WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
-          :record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal, :lift_expiries, :ttls_seconds,
-          :schema_versions, :payloads, :payload_encodings, :request_ids)
+          :each_record_id, :each_expected_revision, :each_expected_status, :each_status, :each_is_terminal, :each_lift_expiry,
+          :each_ttl_seconds,
+          :each_schema_version, :each_payload, :each_payload_encoding, :each_request_id)
           AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
           payload, payload_encoding, request_id) ORDER BY g.record_id),
      due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
@@ -240,8 +243,9 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
         WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
           AND expires_at > (SELECT {clock}) FOR KEY SHARE),
      given AS MATERIALIZED (SELECT g.* FROM held, unnest(
-          :record_ids, :expected_revisions, :expected_statuses, :statuses, :are_terminal, :lift_expiries, :ttls_seconds,
-          :schema_versions, :payloads, :payload_encodings, :request_ids)
+          :each_record_id, :each_expected_revision, :each_expected_status, :each_status, :each_is_terminal, :each_lift_expiry,
+          :each_ttl_seconds,
+          :each_schema_version, :each_payload, :each_payload_encoding, :each_request_id)
           AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
           payload, payload_encoding, request_id) ORDER BY g.record_id),
      due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
@@ -281,7 +285,8 @@ SELECT :scope, :record_id, 1, coalesce(:status, :initial_status), :is_terminal, 
           AND (l.is_terminal OR l.status <> ALL (:source_statuses)))
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1,
-       status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
+       status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL
+         AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
          THEN s.status ELSE excluded.status END,
        is_terminal = excluded.is_terminal,
        schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
@@ -314,7 +319,8 @@ SELECT :scope, :record_id, 1, coalesce(:status, :initial_status), :is_terminal, 
           AND (l.is_terminal OR l.status <> ALL (:source_statuses)))
 ON CONFLICT (scope, record_id) DO UPDATE
    SET revision = s.revision + 1,
-       status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
+       status = CASE WHEN :status IS NULL AND s.deleted_at IS NULL
+         AND (s.expires_at IS NULL OR s.expires_at > excluded.updated_at)
          THEN s.status ELSE excluded.status END,
        is_terminal = excluded.is_terminal,
        schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
@@ -365,7 +371,7 @@ SELECT s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.pa
 -- read_back_state for many records. Returns: many rows.
 SELECT s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
        s.updated_at, s.expires_at
-  FROM unnest(:record_ids) AS g (record_id),
+  FROM unnest(:each_record_id) AS g (record_id),
        LATERAL (SELECT * FROM {schema}.states l
          WHERE l.scope = :scope AND l.record_id = g.record_id AND l.write_id = :write_id LIMIT 1) s;
 
@@ -379,7 +385,7 @@ SELECT s.revision, s.status, s.is_terminal
 -- name: explain_states
 -- explain_state for many records: those that are live. Returns: many rows.
 SELECT g.record_id, s.revision, s.status, s.is_terminal
-  FROM unnest(:record_ids) AS g (record_id),
+  FROM unnest(:each_record_id) AS g (record_id),
        LATERAL (SELECT * FROM {schema}.states l
          WHERE l.scope = :scope AND l.record_id = g.record_id
            AND l.deleted_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > (SELECT {clock})) LIMIT 1) s;
