@@ -35,6 +35,8 @@ __all__ = ["PostgresStates"]
 _TRIES = 10
 _PAYLOAD = ("payload", "payload_encoding", "payload_format")
 
+_NOTHING_ELSE = (None, None, None, None)  # of an update's options that change, or expect, more than the value
+
 _NEW_STATE = attrgetter(*(each.name for each in fields(NewState)[2:]))
 _STATE_UPDATE = attrgetter(*(each.name for each in fields(StateUpdate)[2:]))
 
@@ -90,7 +92,8 @@ class PostgresStates(FencedStateStore):
         """Write a record that is at the expected revision."""
         options = expected_revision, expected_status, status, ttl_seconds, schema_version, request_id
         values = self._updated(lifecycle, record_id, value, options)
-        row = self._write("update_state", fence, lambda found: _refuse_update(values, found), values)
+        statement = "update_value" if options[1:5] == _NOTHING_ELSE else "update_state"
+        row = self._write(statement, fence, lambda found: _refuse_update(values, found), values)
         return rows.state_record(record_id, row, value)
 
     def put(

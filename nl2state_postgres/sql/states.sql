@@ -205,6 +205,35 @@ UPDATE {schema}.states s
 RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
           s.expires_at;
 
+-- name: update_value
+-- update_state where nothing else is to change, as is the rule: each column and condition more is set up for each call.
+-- Returns: one row or none.
+-- Lost: read_back_state, sent again.
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, payload = :payload, payload_encoding = :payload_encoding, payload_format = :payload_format,
+       request_id = :request_id, write_id = :write_id, updated_at = {clock}
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND (:expected_revision IS NULL OR s.revision = :expected_revision)
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock})
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
+-- name: update_value_fenced
+-- update_value while the lease is held. Returns: one row or none.
+-- Lost: read_back_state, sent again.
+WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
+        WHERE scope = :scope AND resource = :fence_resource AND owner = :fence_owner AND token = :fence_token
+          AND expires_at > (SELECT {clock}) FOR KEY SHARE)
+UPDATE {schema}.states s
+   SET revision = s.revision + 1, payload = :payload, payload_encoding = :payload_encoding, payload_format = :payload_format,
+       request_id = :request_id, write_id = :write_id, updated_at = {clock}
+  FROM held
+ WHERE s.scope = :scope AND s.record_id = :record_id
+   AND (:expected_revision IS NULL OR s.revision = :expected_revision)
+   AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > {clock})
+RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at, s.updated_at,
+          s.expires_at;
+
 -- name: update_states
 -- update_state for many records. Those that fit are locked first, in the order of their ids, so that no two calls wait for one
 -- another. `from_statuses` and `to_statuses` are the lifecycle's transitions, where it has some. Returns: many rows.

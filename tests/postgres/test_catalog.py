@@ -75,6 +75,7 @@ def test_a_guarded_write_is_its_plain_form_and_the_lease_s_lock() -> None:
         "create_state_fenced",
         "create_states_fenced",
         "update_state_fenced",
+        "update_value_fenced",
         "update_states_fenced",
         "put_state_fenced",
         "delete_state_fenced",
