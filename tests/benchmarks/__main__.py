@@ -15,7 +15,7 @@ import psycopg
 from nl2state import StoreError
 from nl2state_postgres.demo.interrupts import Interrupted, interruptible
 from nl2state_postgres.demo.report import progress_bar
-from tests.benchmarks import comparison, delays, fairness, footprint
+from tests.benchmarks import batch, comparison, delays, fairness, footprint
 from tests.benchmarks.facts import facts
 from tests.benchmarks.options import Options, parse
 from tests.benchmarks.parts import BenchmarkError, Ground
@@ -24,7 +24,7 @@ from tests.benchmarks.report import tell
 from tests.benchmarks.server import serving
 from tests.benchmarks.written import FOLDER, write
 
-PARTS: Final = (comparison.PART, fairness.PART, footprint.PART, delays.PART, peers.PART)
+PARTS: Final = (comparison.PART, fairness.PART, footprint.PART, batch.PART, delays.PART, peers.PART)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,9 +48,11 @@ def _run(options: Options) -> int:
         progress("starting", 0, 0)
         dsn, schemas = resources.enter_context(serving(options.dsn, durable=options.durable))
         resources.callback(end)  # whatever is cleaned up, this comes before it
-        known = facts(dsn, schemas, durable=options.durable)
-        ground = Ground(dsn, schemas, options, progress)
         chosen = [part for part in PARTS if (part.name in options.parts if options.parts else part.usual)]
+        durable = [part.name for part in chosen if options.durable or part.durable]
+        all_are = len(durable) == len(chosen)
+        known = facts(dsn, schemas, durable=all_are, apart=() if all_are else durable)
+        ground = Ground(dsn, schemas, options, progress)
         reports = {part.name: part.measure(ground) for part in chosen}
     tell(list(reports.values()), known, as_json=options.as_json)
     if options.write:

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -51,12 +51,16 @@ DELETE FROM {schema}.states WHERE record_id = {record_id}
 """
 
 
-def facts(dsn: str, schemas: Mapping[str, str], *, durable: bool) -> dict[str, Any]:
-    """Return what the machine is, and what is in force in the sessions of each side."""
+def facts(dsn: str, schemas: Mapping[str, str], *, durable: bool, apart: Collection[str] = ()) -> dict[str, Any]:
+    """Return what the machine is, and what is in force in the sessions of each side.
+
+    Apart from them may be parts whose sessions are ours, and durable.
+    """
     found = pgbench.find(dsn)
     sessions = {"ours": _ours(dsn, schemas[OURS], durable), "by hand": _by_hand(dsn, schemas[BY_HAND], durable)}
     if found is not None:
         sessions["pgbench"] = _pgbench(dsn, schemas[PGBENCH], durable)
+    sessions |= {part: _ours(dsn, schemas[OURS], True) for part in apart}
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "nl2state": " ".join(filter(None, (version("nl2state"), _commit()))),

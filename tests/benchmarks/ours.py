@@ -11,7 +11,7 @@ from nl2state_postgres import PostgresStore, PostgresTenant, Settings
 from tests.benchmarks.durability import sessions
 from tests.benchmarks.sides import OWNER, PAGE_SIZE, TTL_SECONDS, VALUE
 
-__all__ = ["Ours", "open_ours"]
+__all__ = ["Ours", "open_ours", "open_tenant"]
 
 
 @contextmanager
@@ -22,13 +22,18 @@ def open_ours(
 
     Its commits wait for the disk if `durable`.
     """
-    size = threads if connections is None else connections
-    settings = Settings(connections_min=size, connections_max=size)
+    with open_tenant(dsn, schema, threads if connections is None else connections, durable=durable) as tenant:
+        yield [Ours(tenant) for _ in range(threads)]
+
+
+@contextmanager
+def open_tenant(dsn: str, schema: str, connections: int, *, durable: bool = True) -> Iterator[PostgresTenant]:
+    """Yield a tenant of a store of its own, whose commits wait for the disk if `durable`."""
+    settings = Settings(connections_min=connections, connections_max=connections)
     with sessions(durable=durable):
         opened = PostgresStore.open(dsn, schema=schema, migrate=False, settings=settings)
     with opened as store:
-        tenant = store.tenant(TenantScope.local())
-        yield [Ours(tenant) for _ in range(threads)]
+        yield store.tenant(TenantScope.local())
 
 
 class Ours:

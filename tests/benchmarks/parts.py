@@ -41,3 +41,5 @@ class Part:
     help: str
     measure: Callable[[Ground], Report]
     usual: bool = False
+    durable: bool = False
+    """Whether its commits wait for the disk whatever is asked for. The facts tell it."""

@@ -216,6 +216,7 @@ def test_what_cannot_be_done_is_told_in_one_line(run: Run, options: str, dsn: st
         ("--threads 4 --calls 1000000 --only create", "states WHERE record_id LIKE 'x%'"),  # in the midst of a round
         ("--threads 4 --calls 1000000 --only release", "leases WHERE resource LIKE 'x%'"),  # in what is made before it
         ("--fairness --seconds 600", "leases WHERE resource LIKE 'resource-fairness%'"),
+        ("--batch --calls 1000000", "states WHERE record_id LIKE 'batch%'"),
         ("--delays", "leases"),
     ],
 )
