@@ -57,7 +57,7 @@ def _run(options: Options) -> int:
     tell(list(reports.values()), known, as_json=options.as_json)
     if options.write:
         with interruptible():
-            write(reports, known, FOLDER)
+            write(reports, known, FOLDER, durable=options.durable)
     return max(report.exit_status for report in reports.values())
 
 

@@ -14,21 +14,22 @@ FOLDER: Final = Path(__file__).parents[2] / "docs" / "benchmarks"
 """Where they belong, in the repository that this file is of."""
 
 
-def write(reports: Mapping[str, Report], facts: Mapping[str, Any], folder: Path) -> None:
+def write(reports: Mapping[str, Report], facts: Mapping[str, Any], folder: Path, *, durable: bool) -> None:
     """Write each report as `<part>.md`, and its pictures; files of parts that were not measured are left."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, report in reports.items():
         pictures = report.pictures()
         for file, figure in pictures.items():
             figure.savefig(folder / file)
-        lines = list(_page(name, report, facts, list(pictures)))
+        asked = f"--{name} --durable" if durable else f"--{name}"
+        lines = list(_page(name, asked, report, facts, list(pictures)))
         (folder / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _page(name: str, report: Report, facts: Mapping[str, Any], pictures: list[str]) -> Iterator[str]:
+def _page(name: str, asked: str, report: Report, facts: Mapping[str, Any], pictures: list[str]) -> Iterator[str]:
     yield f"# Measured: {name}"
     yield ""
-    yield f'Written by `make bench ARGS="--{name} --write"`; [benchmarks](../benchmarks.md) says how it is measured.'
+    yield f'Written by `make bench ARGS="{asked} --write"`; [benchmarks](../benchmarks.md) says how it is measured.'
     yield "A figure is of one machine, at one moment."
     for file in pictures:
         yield ""

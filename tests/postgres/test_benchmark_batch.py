@@ -132,5 +132,7 @@ def test_what_is_refused_is_not_measured(server: str, way: int) -> None:
 
 def test_a_run_is_written_as_a_page(tmp_path: Path) -> None:
     result = Result("update", Crowd(1, 1), {SINGLY: (40_000.0, 20_000.0), AT_ONCE: (4_000.0, 4_000.0)})
-    write({"batch": Batch([result])}, {}, tmp_path)
-    assert "| update_many | 30.0 | 4.0 | 25,000 | 7.50 | 6.25-8.75 |" in (tmp_path / "batch.md").read_text()
+    write({"batch": Batch([result])}, {}, tmp_path, durable=True)
+    page = (tmp_path / "batch.md").read_text()
+    assert '`make bench ARGS="--batch --durable --write"`' in page
+    assert "| update_many | 30.0 | 4.0 | 25,000 | 7.50 | 6.25-8.75 |" in page

@@ -100,7 +100,7 @@ def test_as_many_connections_as_threads_are_opened_whatever_else_is_compared(run
 def test_a_run_is_written_as_a_page(tmp_path: Path) -> None:
     pair = PAIRS[0]
     result = Result(pair.call, Crowd(1, 1), {OURS: (10.0, 20.0), pair.peer: (10.0, 30.0)})
-    write({"peers": PeerComparison([(pair, result)])}, {}, tmp_path)
+    write({"peers": PeerComparison([(pair, result)])}, {}, tmp_path, durable=False)
     page = (tmp_path / "peers.md").read_text()
     assert f"## {pair.peer} {pinned()[pair.peer]}, 1 thread on 1 connection" in page
     assert "| get | get | 15.0 | 20.0 | 1.25 | 1.12-1.38 |" in page

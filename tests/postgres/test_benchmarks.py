@@ -158,8 +158,9 @@ def test_a_run_is_written_as_a_page_and_a_picture(tmp_path: Path) -> None:
     us = {OURS: (10.0, 20.0), BY_HAND: (10.0, 30.0), BY_HAND_CODEC: (20.0, 20.0), PGBENCH: (5.0, 5.0)}
     without = {name: us[name] for name in (OURS, BY_HAND, BY_HAND_CODEC)}
     results = [Result("get", Crowd(1, 1), us), Result("update", Crowd(8, 4), without)]
-    write({"comparison": Comparison(results)}, {"processor": "made | up"}, tmp_path / "benchmarks")
+    write({"comparison": Comparison(results)}, {"processor": "made | up"}, tmp_path / "benchmarks", durable=False)
     page = (tmp_path / "benchmarks" / "comparison.md").read_text()
+    assert '`make bench ARGS="--comparison --write"`' in page
     assert "![comparison](comparison.png)" in page
     assert "| get | 15.0 | 20.0 | 1.25 | 1.12-1.38 | 20.0 | 1.50 | 1.25-1.75 |" in page
     assert "## 8 threads on 4 connections" in page
