@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from nl2state import Attempt, Completion, Fence, KeyRequest, NewState, StateUpdate
 from nl2state_postgres import PostgresTenant
@@ -24,7 +24,6 @@ __all__ = [
     "SINGLY",
     "AtOnce",
     "Batch",
-    "Many",
     "ManyLane",
     "Singly",
 ]
@@ -43,24 +42,8 @@ _CROWD = Crowd(1, 1)
 _ROUNDS = 11
 
 
-class Many(Protocol):
-    """A way to make calls for many. One that is refused anything raises."""
-
-    def create(self, names: Sequence[str]) -> object: ...
-
-    def update(self, names: Sequence[str], revision: int) -> object: ...
-
-    def get(self, names: Sequence[str]) -> object: ...
-
-    def reserve(self, names: Sequence[str]) -> list[Attempt]: ...
-
-    def complete(self, attempts: Sequence[Attempt]) -> object: ...
-
-    def renew(self, fences: Sequence[Fence]) -> object: ...
-
-
 class Singly:
-    """By a call for each item."""
+    """A way: by a call for each item. One that is refused anything raises."""
 
     def __init__(self, tenant: PostgresTenant) -> None:
         self._states = tenant.states
@@ -91,14 +74,15 @@ class Singly:
     def renew(self, fences: Sequence[Fence]) -> object:
         return [self._leases.renew(fence) for fence in fences]
 
+    def acquire(self, names: Sequence[str]) -> list[Fence]:
+        return [self._leases.acquire(name, owner=OWNER, ttl_seconds=TTL_SECONDS).fence for name in names]
 
-class AtOnce:
+
+class AtOnce(Singly):
     """By one call for all items: all of them or none, or each by itself."""
 
     def __init__(self, tenant: PostgresTenant, *, atomic: bool) -> None:
-        self._states = tenant.states
-        self._leases = tenant.leases
-        self._keys = tenant.idempotency
+        super().__init__(tenant)
         self._atomic = atomic
 
     def create(self, names: Sequence[str]) -> object:
@@ -132,16 +116,14 @@ class AtOnce:
 class ManyLane:
     """What one way works on: a hundred records and leases of its own, and new names whenever it needs them."""
 
-    def __init__(self, side: Many, tenant: PostgresTenant, name: str) -> None:
+    def __init__(self, side: Singly, name: str) -> None:
         self.side = side
         self._name = name
         self._numbers = count()
         self._records = self._fresh()
         self._revision = 1
         side.create(self._records)
-        self._fences = [
-            tenant.leases.acquire(resource, owner=OWNER, ttl_seconds=TTL_SECONDS).fence for resource in self._records
-        ]
+        self._fences = side.acquire(self._records)
 
     def arguments(self, call: str) -> tuple[Any, ...]:
         """Return the arguments of the next such call, which are made in their order. What it is to find is made now."""
@@ -209,12 +191,12 @@ def _measure(ground: Ground) -> Batch:
         team_of(_CROWD.threads) as team,
     ):
         ground.progress("making records", 0, 0)
-        sides: dict[str, Many] = {
+        sides = {
             SINGLY: Singly(tenant),
             AT_ONCE: AtOnce(tenant, atomic=False),
             ATOMIC: AtOnce(tenant, atomic=True),
         }
-        ways = [TeamOnLanes(name, team, [ManyLane(side, tenant, name)]) for name, side in sides.items()]
+        ways = [TeamOnLanes(name, team, team.made(ManyLane, [side], name)) for name, side in sides.items()]
         for call in calls:
             compared = [way for way in ways if call not in _READS or way.name != ATOMIC]
             for result in compare(compared, call, _CROWD, rounds=rounds, calls=options.calls // ITEMS):

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from tests.benchmarks.crowds import Crowd
 from tests.benchmarks.sides import OURS, PAGE_SIZE, Lane, Side
 
 __all__ = ["Calling", "Contender", "Ratio", "Result", "Team", "TeamOnLanes", "compare", "team_of"]
+
+S = TypeVar("S")
+L = TypeVar("L")
 
 _WEIGHTS = {"list": PAGE_SIZE // 10, "transaction": 2}
 """How many calls of the others one call of these counts for: so that each round takes about as long."""
@@ -112,12 +115,12 @@ class Team:
         self._start = threading.Barrier(threads, _collect_garbage)  # else one side's rubbish is the other's pause
 
     def lanes(self, sides: Sequence[Side], name: str = "") -> list[Lane]:
-        """Make a lane for each thread, in the threads: an interrupt comes to the main one, between calls.
+        """Make a lane for each thread. What they work on bears the name: another team can work on the same schema."""
+        return self.made(Lane, sides, name or str(self.threads))
 
-        What they work on bears the name, so that another team can work on the same schema.
-        """
-        names = [f"{name or self.threads}-{number}" for number in range(self.threads)]
-        return list(self._executor.map(Lane, sides, names))
+    def made(self, make: Callable[[S, str], L], sides: Sequence[S], name: str) -> list[L]:
+        """Make something of the side of each thread, in the threads: an interrupt comes to the main one alone."""
+        return list(self._executor.map(make, sides, [f"{name}-{number}" for number in range(self.threads)]))
 
     def round(self, lanes: Sequence[Calling], call: str, calls: int) -> float:
         """Make so many calls on each lane, and return the microseconds that a thread waited for one of them.

@@ -16,7 +16,7 @@ from nl2state_postgres import PostgresTenant
 from nl2state_postgres.embedded import EmbeddedPostgres
 from tests.benchmarks import batch
 from tests.benchmarks.__main__ import main
-from tests.benchmarks.batch import AT_ONCE, ATOMIC, CALLS_FOR_MANY, ITEMS, SINGLY, AtOnce, Batch, Many, ManyLane, Singly
+from tests.benchmarks.batch import AT_ONCE, ATOMIC, CALLS_FOR_MANY, ITEMS, SINGLY, AtOnce, Batch, ManyLane, Singly
 from tests.benchmarks.crowds import Crowd
 from tests.benchmarks.ours import open_tenant
 from tests.benchmarks.rounds import Result
@@ -86,7 +86,7 @@ def test_all_ways_do_the_same_work(server: str) -> None:
     ):
         sides = {str(number): side for number, side in enumerate(ways(tenant))}
         for name, side in sides.items():
-            lane = ManyLane(side, tenant, name)
+            lane = ManyLane(side, name)
             for call in CALLS_FOR_MANY:
                 getattr(side, call)(*lane.arguments(call))
         for query, count in ((STATES, 2 * ITEMS), (LEASES, ITEMS), (KEYS, 2 * ITEMS)):
@@ -102,7 +102,7 @@ def _without(name: str, row: tuple[Any, ...]) -> str:
     return str((row[0].removeprefix(f"batch-{name}"), *row[1:]))
 
 
-def ways(tenant: PostgresTenant) -> list[Many]:
+def ways(tenant: PostgresTenant) -> list[Singly]:
     return [Singly(tenant), AtOnce(tenant, atomic=False), AtOnce(tenant, atomic=True)]
 
 
@@ -110,7 +110,7 @@ def ways(tenant: PostgresTenant) -> list[Many]:
 def test_what_is_refused_is_not_measured(server: str, way: int) -> None:
     with serving(server, durable=False) as (dsn, made), open_tenant(dsn, made[OURS], 1) as tenant:
         side = ways(tenant)[way]
-        lane = ManyLane(side, tenant, "0")
+        lane = ManyLane(side, "0")
         (names,), (attempts,), (fences,) = map(lane.arguments, ("get", "complete", "renew"))
         side.complete(attempts)
         tenant.leases.release(fences[-1])
