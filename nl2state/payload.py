@@ -158,25 +158,22 @@ def _is_harmless(value: object, depth_max: int, forbidden: frozenset[str]) -> bo
 
     In one sweep, since it is on the way of every write. What it cannot tell is for `_Bounds` to judge.
     """
-    nodes: list[Any] = [value]
-    names: set[Any] = set()
-    parts_left = depth_max  # as many lists and objects cannot be deeper
-    for node in nodes:  # which grows meanwhile
-        kind = type(node)
-        if kind is dict or kind is list:
-            parts_left -= 1
-            if parts_left < 0 or len(node) > _HARMLESS_MAX:
-                return False
-            if kind is dict:
-                names.update(node)
-                nodes += node.values()
-            else:
-                nodes += node
-        elif kind is int and not -_INTEGER_MAX < node < _INTEGER_MAX:
+    harmless = _HARMLESS.get(forbidden, _NONE)
+    parts: list[Any] = [[value]]
+    for part in parts:  # which grows meanwhile
+        if len(parts) > depth_max or len(part) > _HARMLESS_MAX:  # so many lists and objects may be too deep
             return False
-    if not (_KINDS.issuperset(map(type, nodes)) and _TEXT.issuperset(map(type, names))):
-        return False
-    return not forbidden or names <= _HARMLESS.get(forbidden, _NONE)
+        if type(part) is dict and not (part.keys() <= harmless if forbidden else _TEXT.issuperset(map(type, part))):
+            return False
+        for member in part.values() if type(part) is dict else part:
+            kind = type(member)
+            if kind is str:
+                continue
+            if kind is dict or kind is list:
+                parts.append(member)
+            elif kind not in _KINDS or (kind is int and not -_INTEGER_MAX < member < _INTEGER_MAX):
+                return False
+    return True
 
 
 @dataclass(slots=True)
@@ -218,7 +215,7 @@ class _Bounds:
             level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
 
     def _check_names(self, names: set[object]) -> None:
-        if set(map(type, names)) - {str}:
+        if not all(isinstance(name, str) for name in names):
             raise PayloadError(f"{self.field} has an object with a key that is not a string", field=self.field)
         if not self.forbidden:
             return

@@ -33,14 +33,22 @@ from nl2state_postgres.runners import Row
 __all__ = ["PostgresStates"]
 
 _TRIES = 10
-_PAYLOAD = ("payload", "payload_encoding", "payload_format")
 
 _NOTHING_ELSE = (None, None, None, None)  # of an update's options that change, or expect, more than the value
 
 _NEW_STATE = attrgetter(*(each.name for each in fields(NewState)[2:]))
 _STATE_UPDATE = attrgetter(*(each.name for each in fields(StateUpdate)[2:]))
 
-_WRITTEN = ("record_id", "status", "is_terminal", "ttl_seconds", "schema_version", "request_id", *_PAYLOAD[:2])
+_WRITTEN = (
+    "record_id",
+    "status",
+    "is_terminal",
+    "ttl_seconds",
+    "schema_version",
+    "request_id",
+    "payload",
+    "payload_encoding",
+)
 _CREATED = (*_WRITTEN, "parent_id")
 _UPDATED = (*_WRITTEN, "expected_revision", "expected_status", "lift_expiry")
 
@@ -122,7 +130,9 @@ class PostgresStates(FencedStateStore):
             "request_id": binding.optional_id("request_id", request_id),
             "parent_id": binding.optional_id("parent_id", parent_id),
             "record_id": binding.id("record_id", record_id),
-            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+            "payload": (stored := encode(value, binding.limits)).data,
+            "payload_encoding": stored.encoding,
+            "payload_format": stored.format,
         }
         refuse = Expectation(None, sources=sources, required=False).refuse
         row = self._write("put_state", fence, refuse, values)
@@ -257,7 +267,9 @@ class PostgresStates(FencedStateStore):
             "schema_version": checked_integer("schema_version", schema_version),
             "request_id": binding.optional_id("request_id", request_id),
             "parent_id": binding.optional_id("parent_id", parent_id),
-            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+            "payload": (stored := encode(value, binding.limits)).data,
+            "payload_encoding": stored.encoding,
+            "payload_format": stored.format,
             "record_id": binding.id("record_id", record_id),
         }
 
@@ -284,7 +296,9 @@ class PostgresStates(FencedStateStore):
             ),
             "schema_version": None if schema_version is None else checked_integer("schema_version", schema_version),
             "request_id": binding.optional_id("request_id", request_id),
-            **dict(zip(_PAYLOAD, encode(value, binding.limits), strict=True)),
+            "payload": (stored := encode(value, binding.limits)).data,
+            "payload_encoding": stored.encoding,
+            "payload_format": stored.format,
             "record_id": binding.id("record_id", record_id),
         }
 

@@ -1,8 +1,9 @@
 -- The lock protocol. What may run beside what is said by the strength of the lock on the lease's row:
 --   a fenced write      FOR KEY SHARE: "this grant stays until I commit"
 --   renew               an update that is no key update: it does not wait for open fenced writes
---   release, revoke,    FOR UPDATE, then an update that changes `turn`, a key update: they wait for open fenced writes,
---     takeover          and when they have committed, no older token can commit
+--   release, revoke,    an update that changes `turn`, a key update: they wait for open fenced writes, and when they
+--     takeover          have committed, no older token can commit; those that may not touch another grant, or read the
+--                       clock after the wait, lock the row FOR UPDATE first
 --   acquire, when free  a guarded upsert that is no key update
 -- `turn` is needed: FOR KEY SHARE on a row version that a renewal replaced walks the chain of versions without checking
 -- them again, and stops only at a key update. An update after FOR UPDATE is recorded as one only while no other locker
@@ -87,11 +88,8 @@ RETURNING l.resource, l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.met
 -- name: release_lease
 -- Frees a lease that is still this grant's, expired or not, once its open writes have ended. Returns: one row or none.
 -- Lost: read_back_lease, sent again.
-WITH mine AS MATERIALIZED (SELECT scope, token FROM {schema}.leases
-        WHERE scope = :scope AND resource = :resource AND owner = :owner AND token = :token FOR UPDATE),
-     t AS MATERIALIZED (SELECT mine.token, {clock} AS at FROM mine)
-UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, metadata = NULL, write_id = :write_id, expires_at = t.at
-  FROM t WHERE l.scope = :scope AND l.resource = :resource AND l.token = t.token
+UPDATE {schema}.leases l SET owner = NULL, turn = :write_id, metadata = NULL, write_id = :write_id, expires_at = {clock}
+ WHERE l.scope = :scope AND l.resource = :resource AND l.owner = :owner AND l.token = :token
 RETURNING l.token;
 
 -- name: expire_lease
