@@ -32,7 +32,11 @@ __all__ = ["UNREACHABLE", "Connection", "reading"]
 UNREACHABLE: Final = "the server cannot be reached, or refused the role or the database"
 """What is told where a connection cannot be made."""
 
-_FAILED: Final = frozenset({ExecStatus.BAD_RESPONSE, ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED})
+# As numbers: to look up a member of an enumeration, or to hash it, costs more than to compare it.
+_BINARY: Final = int(Format.BINARY)
+_IDLE: Final = int(TransactionStatus.IDLE)
+_SYNC: Final = int(ExecStatus.PIPELINE_SYNC)
+_FAILED: Final = frozenset(map(int, (ExecStatus.BAD_RESPONSE, ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)))
 _CANCEL_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 2.0
 """How much longer than the server's own bound on a statement its answer is waited for."""
@@ -114,7 +118,7 @@ class Connection(psycopg.Connection[Row]):
         """Run a statement. Raises a StoreError; the driver's stays here."""
         sent = [None if (value := values[name]) is None else encode(value) for name, encode in statement.encoders]
         result, state = self._send(statement, sent, after)
-        if state in sqlstates.STALE and self.pgconn.transaction_status == TransactionStatus.IDLE:
+        if state in sqlstates.STALE and self.pgconn.transaction_status == _IDLE:
             self._loaders.clear()  # it comes before the execution, so that it is safe to send again
             self.command("DEALLOCATE ALL")
             result, state = self._send(statement, sent, after)
@@ -166,19 +170,22 @@ class Connection(psycopg.Connection[Row]):
     ) -> tuple[Callable[..., None], tuple[Any, ...], str]:
         """Return how a statement is sent, prepared where it can be, and the SQLSTATE of a failure to prepare it."""
         if not self._prepares:
-            parameters = (statement.text, sent, statement.oids, statement.formats, Format.BINARY)
+            parameters = (statement.text, sent, statement.oids, statement.formats, _BINARY)
             return self.pgconn.send_query_params, parameters, ""
         state = ""
         if statement not in self._loaders:
             _, state = self._exchange(self.pgconn.send_prepare, statement.key, statement.text, statement.oids)
             if not state:
                 self._loaders[statement] = None  # noted before it runs, which may fail
-        return self.pgconn.send_query_prepared, (statement.key, sent, statement.formats, Format.BINARY), state
+        return self.pgconn.send_query_prepared, (statement.key, sent, statement.formats, _BINARY), state
 
     def _send(
         self, statement: Statement, sent: list[bytes | None], after: Sequence[str]
     ) -> tuple[PGresult | None, str]:
         """Send a statement, and return its answer: see _exchange."""
+        if not after and statement in self._loaders and self._prepares:  # as nearly always
+            send = self.pgconn.send_query_prepared
+            return self._exchange(send, statement.key, sent, statement.formats, _BINARY)
         send, parameters, state = self._ready_to_send(statement, sent)
         if state:
             return None, state
@@ -234,7 +241,7 @@ class Connection(psycopg.Connection[Row]):
                 if result is None:
                     if not pgconn.pipeline_status:
                         return True
-                elif result.status == ExecStatus.PIPELINE_SYNC:
+                elif result.status == _SYNC:
                     pgconn.exit_pipeline_mode()
                 else:
                     heard.append(result)

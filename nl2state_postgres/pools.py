@@ -27,6 +27,7 @@ from nl2state_postgres.settings import Settings
 __all__ = ["LentPool", "OwnPool", "Pool", "beside", "taken"]
 
 _AT_HAND_SECONDS: Final = 60.0
+_IDLE: Final = int(TransactionStatus.IDLE)
 
 
 class Pool(Protocol):
@@ -113,7 +114,7 @@ class OwnPool:
         """Take a connection back, and replace a closed one. In a forked child it is the parent's, and left."""
         if os.getpid() != self._process:
             return
-        if runner.pgconn.transaction_status == TransactionStatus.IDLE and time.monotonic() < runner.at_hand_until:
+        if runner.pgconn.transaction_status == _IDLE and time.monotonic() < runner.at_hand_until:
             self._at_hand.append(runner)
             if self._closed:  # meanwhile
                 self._put_back(math.inf)
