@@ -78,6 +78,8 @@ def new_write_id() -> bytes:
 
     They are counted on from a random one. To ask the system each time would let other threads run, and wait for them.
     """
+    if os.getpid() != _process:  # not by register_at_fork: a server that forks in C need not call its hooks
+        _begin_write_ids()
     return next(_write_ids).to_bytes(16, "big")
 
 
@@ -86,11 +88,11 @@ def _columns(fence: Fence) -> dict[str, Any]:
 
 
 def _begin_write_ids() -> None:
-    global _write_ids  # noqa: PLW0603  # a forked child begins its own
+    global _process, _write_ids  # noqa: PLW0603  # a forked child begins its own
     _write_ids = itertools.count(int.from_bytes(os.urandom(16), "big") >> 1)
+    _process = os.getpid()  # last: another thread of the child sees it when they are begun
 
 
 _write_ids: itertools.count[int]
+_process: int
 _begin_write_ids()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_write_ids)
