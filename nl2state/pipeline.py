@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
 
-from nl2state.errors import StoreError
+from nl2state.errors import StoreError, UsageError
 from nl2state.idempotency import NO_OUTCOME, Attempt, NoOutcome
 from nl2state.leases import Fence
 from nl2state.lifecycle import DEFAULT_LIFECYCLE, Lifecycle
@@ -108,16 +109,24 @@ class Pipeline:
 
     def __init__(self, checking: Transaction, making: Transaction) -> None:
         """Collect calls. On `checking` their arguments are checked, and then CollectedError is raised."""
-        self._calls: list[Callable[[], object]] = []
+        self._calls = _Calls()
         self.states = cast("LaterStates", _Later(checking.states, making.states, _STATES, self._calls))
         self.leases = cast("LaterLeases", _Later(checking.leases, making.leases, _LEASES, self._calls))
         self.idempotency = cast(
             "LaterIdempotency", _Later(checking.idempotency, making.idempotency, _IDEMPOTENCY, self._calls)
         )
 
+    @contextmanager
+    def collecting(self) -> Iterator[Self]:
+        """Collect for the block. After it, nobody would make what is called. For backends."""
+        try:
+            yield self
+        finally:
+            self._calls.ended = True
+
     def make_one_by_one(self) -> None:
         """Make the calls in their order. The first that is refused raises its refusal. For backends."""
-        for index, call in enumerate(self._calls):
+        for index, call in enumerate(self._calls.kept):
             try:
                 call()
             except StoreError as error:
@@ -125,12 +134,18 @@ class Pipeline:
                 raise
 
 
+class _Calls:
+    """The calls of a pipeline, until its block ends."""
+
+    def __init__(self) -> None:
+        self.kept: list[Callable[[], object]] = []
+        self.ended = False
+
+
 class _Later:
     """The writes of one noun: a call of one is checked now, and kept with its values as they are now."""
 
-    def __init__(
-        self, checking: object, making: object, names: frozenset[str], calls: list[Callable[[], object]]
-    ) -> None:
+    def __init__(self, checking: object, making: object, names: frozenset[str], calls: _Calls) -> None:
         self._checking = checking
         self._making = making
         self._names = names
@@ -142,12 +157,14 @@ class _Later:
         return partial(self._keep, name)
 
     def _keep(self, name: str, *arguments: Any, **options: Any) -> None:
+        if self._calls.ended:
+            raise UsageError("the pipeline has ended: its writes are collected in its block")
         try:
             getattr(self._checking, name)(*arguments, **options)
         except CollectedError:
             copied = [_copied(argument) for argument in arguments]
             copied_options = {option: _copied(value) for option, value in options.items()}
-            self._calls.append(partial(getattr(self._making, name), *copied, **copied_options))
+            self._calls.kept.append(partial(getattr(self._making, name), *copied, **copied_options))
 
 
 def _copied(argument: Any) -> Any:

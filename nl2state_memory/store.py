@@ -66,7 +66,8 @@ class MemoryTransaction:
         """Collect writes, and make them when the block ends."""
         checking = replace(self._binding, session=CheckingSession(self._session.database))
         pipeline = Pipeline(MemoryTransaction(checking, self._session), self)
-        yield pipeline
+        with pipeline.collecting():
+            yield pipeline
         with self._session.savepoint():
             pipeline.make_one_by_one()
 

@@ -64,7 +64,8 @@ class PostgresTransaction:
         """
         checking = CheckingSession(self._session.catalog)
         pipeline = Pipeline(PostgresTransaction(replace(self._binding, session=checking), self._session), self)
-        yield pipeline
+        with pipeline.collecting():
+            yield pipeline
         if not self._session.run_all(checking.collected):
             with self._session.savepoint():
                 pipeline.make_one_by_one()

@@ -15,6 +15,7 @@ from nl2state.errors import (
     RevisionConflictError,
     UsageError,
 )
+from nl2state.leases import Fence
 from nl2state.lifecycle import Lifecycle
 from nl2state.states import ANY_REVISION
 from nl2state.testing.harness import Harness
@@ -175,3 +176,17 @@ class TestPipelines:
         with pytest.raises(UsageError), tx.pipeline() as pipeline:
             pipeline.states.create("s", 1)
         assert harness.tenant().states.get("s") is None
+
+    def test_what_is_called_after_a_pipeline_s_block_is_refused_and_not_lost(self, harness: Harness) -> None:
+        """P9: nobody would make it, and nobody would tell."""
+        with harness.tenant().transaction() as tx:
+            with tx.pipeline() as ended:
+                ended.states.create("s", 1)
+            with pytest.raises(LookupError), tx.pipeline() as failed:
+                raise LookupError
+            for pipeline in (ended, failed):
+                with pytest.raises(UsageError):
+                    pipeline.states.create("late", 1)
+        with pytest.raises(UsageError):
+            ended.leases.release(Fence("r", "a", 1))
+        assert harness.tenant().states.list_ids().items == ("s",)
