@@ -20,7 +20,8 @@ class Outcomes(Sequence[T], Generic[T]):
 
     It is a sequence of what the call for one item returns. To take an item that was refused, by its index or in a loop,
     raises its refusal, so that none is overlooked; `refusals` has them by index, and is empty for a call that was
-    atomic. Each has the item's `index`.
+    atomic. Each has the item's `index`. Once an item of a call that is not atomic was done, whatever keeps the others
+    from it, be it that the server is gone, is their refusal: the call would else raise, as if nothing had been done.
     """
 
     __slots__ = ("_results", "refusals")

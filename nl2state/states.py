@@ -306,7 +306,7 @@ class FencedStateStore(StateStore, Protocol):
         """Make records that must be absent, guarded by the fence, by one statement. See create.
 
         With `atomic` all of them are made, or none: the first refusal is raised, and has the item's `index`. Else each
-        is made or refused by itself, and the outcomes say so; those that are made are committed together.
+        is made or refused by itself, and the outcomes say so: see Outcomes.
 
         At most `Limits.items_max` items, of `Limits.items_bytes_max` together, and no two of one record. Of none, the
         store is not asked.

@@ -112,7 +112,7 @@ class PostgresIdempotency(IdempotencyStore):
                     if left and not tries:
                         raise StoreTimeoutError("the keys changed hands under each of the tries")
             except StoreError as error:
-                if atomic or not outcomes:
+                if atomic or not any(isinstance(outcome, Reservation) for outcome in outcomes.values()):
                     raise
                 outcomes.update({index: error.at(index) for index in left.values()})  # the others are committed
             return Outcomes([outcomes[index] for index in range(len(columns))], atomic=atomic)

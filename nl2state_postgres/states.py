@@ -51,10 +51,7 @@ _WRITTEN = (
 )
 _CREATED = (*_WRITTEN, "parent_id")
 _UPDATED = (*_WRITTEN, "expected_revision", "expected_status", "lift_expiry")
-
-_Refuse: TypeAlias = Callable[[dict[str, Any], Found | None], None]
-"""What raises the refusal of a write, of its columns and of the record as it was found."""
-
+_Refuse: TypeAlias = Callable[[dict[str, Any], Found | None], None]  # handed a write's columns, and what was found
 Item = TypeVar("Item", NewState[Value], StateUpdate[Value])
 
 
@@ -78,8 +75,9 @@ class PostgresStates(FencedStateStore):
         fence: Fence | None = None,
     ) -> StateRecord[Value]:
         """Make a record that must be absent."""
-        options = status, ttl_seconds, schema_version, request_id, parent_id
-        values = self._created(lifecycle, record_id, value, options)
+        values = self._created(
+            lifecycle, record_id, value, (status, ttl_seconds, schema_version, request_id, parent_id)
+        )
         row = self._write("create_state", fence, refuse_creation, values)
         return rows.state_record(record_id, row, value)
 
@@ -202,10 +200,11 @@ class PostgresStates(FencedStateStore):
     ) -> Outcomes[StateRecord[Value]]:
         """Make records that must be absent."""
         lifecycle = checked_lifecycle(lifecycle)
-        fence = self._fence_of_many(fence, atomic)
-        checked = self._checked(
-            items, NewState, lambda item: self._created(lifecycle, item.record_id, item.value, _NEW_STATE(item))
-        )
+
+        def columns(item: NewState[Value]) -> dict[str, Any]:
+            return self._created(lifecycle, item.record_id, item.value, _NEW_STATE(item))
+
+        fence, checked = self._checked(items, NewState, columns, fence, atomic=atomic)
         return self._write_many(
             "create_states", fence, checked, lambda _, found: refuse_creation(found), names=_CREATED, atomic=atomic
         )
@@ -220,20 +219,14 @@ class PostgresStates(FencedStateStore):
     ) -> Outcomes[StateRecord[Value]]:
         """Write records that are at their expected revisions."""
         lifecycle = checked_lifecycle(lifecycle)
-        fence = self._fence_of_many(fence, atomic)
-        checked = self._checked(
-            items, StateUpdate, lambda item: self._updated(lifecycle, item.record_id, item.value, _STATE_UPDATE(item))
-        )
-        sources, targets = lifecycle.pairs
+
+        def columns(item: StateUpdate[Value]) -> dict[str, Any]:
+            return self._updated(lifecycle, item.record_id, item.value, _STATE_UPDATE(item))
+
+        fence, checked = self._checked(items, StateUpdate, columns, fence, atomic=atomic)
+        transitions = dict(zip(("from_statuses", "to_statuses"), lifecycle.pairs, strict=True))
         return self._write_many(
-            "update_states",
-            fence,
-            checked,
-            _refuse_update,
-            names=_UPDATED,
-            atomic=atomic,
-            from_statuses=sources,
-            to_statuses=targets,
+            "update_states", fence, checked, _refuse_update, names=_UPDATED, atomic=atomic, **transitions
         )
 
     def _record(self, statement: str, record_id: str, values: dict[str, Any]) -> StateRecord[Value] | None:
@@ -302,27 +295,29 @@ class PostgresStates(FencedStateStore):
             "record_id": binding.id("record_id", record_id),
         }
 
-    def _fence_of_many(self, fence: Fence | None, atomic: bool) -> Fence | None:
-        """Check what a call for many is told of the whole of it, and return its fence."""
-        check_atomic(atomic)
-        return self._binding.fence_of(fence)
-
     def _checked(
-        self, items: Sequence[Item], kind: type[Item], columns: Callable[[Item], dict[str, Any]]
-    ) -> Sequence[tuple[Value, dict[str, Any]]]:
-        """Check many items, and return the value and the columns of each."""
+        self,
+        items: Sequence[Item],
+        kind: type[Item],
+        columns: Callable[[Item], dict[str, Any]],
+        fence: Fence | None,
+        *,
+        atomic: bool,
+    ) -> tuple[Fence | None, Sequence[tuple[Value, dict[str, Any]]]]:
+        """Check a call for many, and return its fence, and the value and the columns of each item."""
         limits = self._binding.limits
+        check_atomic(atomic)
+        fence = self._binding.fence_of(fence)
         checked = checked_items(items, kind, columns, itemgetter("record_id"), limits)
         check_bytes((len(each["payload"]) for each in checked), limits)
-        return [(item.value, each) for item, each in zip(items, checked, strict=True)]
+        return fence, [(item.value, each) for item, each in zip(items, checked, strict=True)]
 
     def _write(
         self, statement: str, fence: Fence | None, refuse: Callable[[Found | None], None], values: dict[str, Any]
     ) -> Row:
         """Run a write, and find the words for its refusal: the fence first, then what `refuse` finds.
 
-        The record is read again for that, and may have changed meanwhile so that nothing speaks against the write: then
-        it is tried again.
+        The record is read again for that. Where nothing speaks against the write by then, it is tried again.
         """
         binding = self._binding
         fence = binding.fence_of(fence)
@@ -371,7 +366,7 @@ class PostgresStates(FencedStateStore):
                 else:
                     raise StoreTimeoutError("the records changed under each of the tries")
             except StoreError as error:
-                if atomic or binding.in_transaction or not outcomes:
+                if atomic or binding.in_transaction or all(isinstance(each, StoreError) for each in outcomes.values()):
                     raise
                 outcomes.update({index: error.at(index) for index in left.values()})  # the others are committed
             return Outcomes([outcomes[index] for index in range(len(items))], atomic=atomic)

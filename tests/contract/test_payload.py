@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from nl2state import CorruptError, InvalidInputError, Json, Limits, PayloadError, Value, fingerprint
-from nl2state.payload import _HARMLESS, Encoding, Payload, decode, encode, fingerprint_bytes
+from nl2state.payload import _HARMLESS, Encoding, Payload, _Bounds, _is_harmless, decode, encode, fingerprint_bytes
 
 _LIMITS = Limits()
 
@@ -56,6 +60,73 @@ def test_a_value_survives_unchanged(value: Value) -> None:
 def test_the_canonical_form_is_sorted_and_has_no_spaces() -> None:
     assert encode({"b": [1, 2.5], "a": "ü"}, _LIMITS) == Payload('{"a":"ü","b":[1,2.5]}'.encode(), Encoding.JSON)
     assert encode(b"raw", _LIMITS) == Payload(b"raw", Encoding.BYTES)
+
+
+class _Kind(str, enum.Enum):  # noqa: UP042  # a StrEnum is made otherwise, and is refused as well
+    A = "a"
+
+
+class _List(list[Any]):
+    __slots__ = ()
+
+
+class _Object(dict[str, Any]):
+    __slots__ = ()
+
+
+class _Integer(int):
+    __slots__ = ()
+
+
+def _cycle() -> Any:
+    value: dict[str, Any] = {"a": []}
+    value["a"].append(value)
+    return value
+
+
+_FEW = Limits(payload_depth_max=4, forbidden_names=frozenset({"secret"}))
+_NAMES = st.sampled_from(["a", "b", "Secret", "sec-ret", "secrets", "\ud800", _Text("a"), _Kind.A, 1, None, True, b"a"])
+_LEAVES = st.one_of(
+    st.sampled_from(
+        [None, True, 1, 1.5, "a", "\udfff", float("nan"), float("inf"), 10**4_000, 1 - 10**4_000, -(10**4_000)]
+    ),
+    st.sampled_from([_Text("a"), _Kind.A, _Integer(1), _List(), _Object(), (), {1}, b"a", object()]),
+)
+_SOMETHING = st.recursive(
+    _LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3), max_leaves=12
+)
+
+
+@given(_SOMETHING)
+@example([{"a": 1}, {_Text("a"): 1}])
+@example({"a": {_Kind.A: 1}})
+@example([[[[]]]])
+@example([[[[[]]]]])
+@example({"a": -(10**4_000)})
+@example(_cycle())
+def test_what_is_told_to_be_harmless_in_one_sweep_is_within_its_bounds(value: Any) -> None:
+    """And what is within its bounds is what the slow way lets through, whatever else is equal to it."""
+    encode({"a": {"b": {"secrets": 1}}}, _FEW)  # so that these names are known
+    bounds = _Bounds("value", _FEW.payload_depth_max, 1_000, _FEW.forbidden_names)
+    if _is_harmless(value, _FEW.payload_depth_max, _FEW.forbidden_names):
+        bounds.check(value)
+        assert _is_plain(value, _FEW.payload_depth_max)
+    else:
+        try:
+            bounds.check(value)
+        except PayloadError:
+            return
+        assert _is_plain(value, _FEW.payload_depth_max)
+
+
+def _is_plain(value: Any, levels: int) -> bool:
+    """Whether it is of JSON's own types alone, and not deeper than that: the same, one by one."""
+    if type(value) is dict:
+        named = all(isinstance(name, str) and name.lower().replace("-", "") != "secret" for name in value)
+        return levels > 0 and named and all(_is_plain(each, levels - 1) for each in value.values())
+    if type(value) is list:
+        return levels > 0 and all(_is_plain(each, levels - 1) for each in value)
+    return value is None or type(value) in {str, bool, float} or (type(value) is int and abs(value) < 10**4_000)
 
 
 @pytest.mark.parametrize(
