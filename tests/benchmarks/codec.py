@@ -21,15 +21,14 @@ class Codec(NamedTuple):
     digest: Callable[[Any], bytes]
 
 
-# Kept: json.dumps makes a new encoder for each call that has options. Keys are sorted only where their order matters.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-_encode_sorted = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+# The same JSON as ours: keys sorted, no spaces, UTF-8. Kept, since json.dumps makes a new encoder for each call.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 _LIMITS = Limits()
 
 STDLIB: Final = Codec(
     dumps=lambda value: _encode(value).encode(),
     loads=lambda data: json.loads(data.decode()),  # told that it is UTF-8, it does not look for itself
-    digest=lambda value: hashlib.sha256(_encode_sorted(value).encode()).digest(),
+    digest=lambda value: hashlib.sha256(_encode(value).encode()).digest(),
 )
 """What is at hand, used with care."""
 
