@@ -80,10 +80,11 @@ def test_a_wrong_password_is_refused(guarded: str, password: str, caplog: pytest
 def test_a_password_that_was_changed_under_a_store_is_refused(guarded: str, caplog: pytest.LogCaptureFixture) -> None:
     """Case 40: the pool meets it in the background; the call is told in its time, and the log nothing."""
     owner = psycopg.conninfo.make_conninfo(guarded, user="postgres")
-    with (
-        connect(owner) as connection,
-        PostgresStore.open(psycopg.conninfo.make_conninfo(guarded, password=SECRET), settings=_SETTINGS) as store,
-    ):
+    dsn = psycopg.conninfo.make_conninfo(guarded, password=SECRET)
+    one = _SETTINGS.model_copy(
+        update={"connections_max": 1}
+    )  # another could be let in just before, and told of just after
+    with connect(owner) as connection, PostgresStore.open(dsn, settings=one) as store:
         tenant = store.tenant(TenantScope.local())
         assert tenant.states.get("s") is None
         try:
