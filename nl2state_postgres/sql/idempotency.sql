@@ -101,21 +101,27 @@ RETURNING k.attempt;
 
 -- name: complete_keys
 -- complete_key for many keys. Those whose attempts were not superseded are locked first, in the order of their keys, so that
--- no two calls wait for one another. Returns: many rows.
+-- no two calls wait for one another, and then written as they were found: see update_states. Returns: many rows.
 -- Lost: read_back_keys.
 WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
           :each_key, :each_attempt, :each_outcome, :each_outcome_encoding, :each_outcome_format,
           :each_outcome_fingerprint) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
         ORDER BY g.key),
-     due AS MATERIALIZED (SELECT k.scope, g.* FROM given g, LATERAL (SELECT k.scope FROM {schema}.keys k
+     due AS MATERIALIZED (SELECT k.*, g.* FROM given g, LATERAL (SELECT k.fingerprint, k.attempt_ttl_seconds,
+               k.result_ttl_seconds, k.reserved_at, k.claim_until
+          FROM {schema}.keys k
         WHERE k.scope = :scope AND k.key = g.key AND k.attempt = g.attempt AND k.completed_at IS NULL
           AND k.expires_at > (SELECT {clock}) FOR NO KEY UPDATE) k)
-UPDATE {schema}.keys k
-   SET completed_at = (SELECT {clock}), outcome = g.outcome, outcome_encoding = g.outcome_encoding,
-       outcome_format = g.outcome_format, outcome_fingerprint = g.outcome_fingerprint, write_id = :write_id,
-       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+INSERT INTO {schema}.keys AS k (scope, key, fingerprint, attempt, write_id, attempt_ttl_seconds, result_ttl_seconds,
+       reserved_at, claim_until, completed_at, outcome, outcome_encoding, outcome_format, outcome_fingerprint, expires_at)
+SELECT :scope, g.key, g.fingerprint, g.attempt, :write_id, g.attempt_ttl_seconds, g.result_ttl_seconds, g.reserved_at,
+       g.claim_until, (SELECT {clock}), g.outcome, g.outcome_encoding, g.outcome_format, g.outcome_fingerprint,
+       (SELECT {clock}) + make_interval(secs => g.result_ttl_seconds)
   FROM due g
- WHERE k.scope = g.scope AND k.key = g.key
+ON CONFLICT (scope, key) DO UPDATE
+   SET completed_at = excluded.completed_at, outcome = excluded.outcome, outcome_encoding = excluded.outcome_encoding,
+       outcome_format = excluded.outcome_format, outcome_fingerprint = excluded.outcome_fingerprint,
+       write_id = excluded.write_id, expires_at = excluded.expires_at
 RETURNING k.key;
 
 -- name: complete_keys_fenced
@@ -128,15 +134,21 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
           :each_key, :each_attempt, :each_outcome, :each_outcome_encoding, :each_outcome_format,
           :each_outcome_fingerprint) AS g (key, attempt, outcome, outcome_encoding, outcome_format, outcome_fingerprint)
         ORDER BY g.key),
-     due AS MATERIALIZED (SELECT k.scope, g.* FROM given g, LATERAL (SELECT k.scope FROM {schema}.keys k
+     due AS MATERIALIZED (SELECT k.*, g.* FROM given g, LATERAL (SELECT k.fingerprint, k.attempt_ttl_seconds,
+               k.result_ttl_seconds, k.reserved_at, k.claim_until
+          FROM {schema}.keys k
         WHERE k.scope = :scope AND k.key = g.key AND k.attempt = g.attempt AND k.completed_at IS NULL
           AND k.expires_at > (SELECT {clock}) FOR NO KEY UPDATE) k)
-UPDATE {schema}.keys k
-   SET completed_at = (SELECT {clock}), outcome = g.outcome, outcome_encoding = g.outcome_encoding,
-       outcome_format = g.outcome_format, outcome_fingerprint = g.outcome_fingerprint, write_id = :write_id,
-       expires_at = (SELECT {clock}) + make_interval(secs => k.result_ttl_seconds)
+INSERT INTO {schema}.keys AS k (scope, key, fingerprint, attempt, write_id, attempt_ttl_seconds, result_ttl_seconds,
+       reserved_at, claim_until, completed_at, outcome, outcome_encoding, outcome_format, outcome_fingerprint, expires_at)
+SELECT :scope, g.key, g.fingerprint, g.attempt, :write_id, g.attempt_ttl_seconds, g.result_ttl_seconds, g.reserved_at,
+       g.claim_until, (SELECT {clock}), g.outcome, g.outcome_encoding, g.outcome_format, g.outcome_fingerprint,
+       (SELECT {clock}) + make_interval(secs => g.result_ttl_seconds)
   FROM due g
- WHERE k.scope = g.scope AND k.key = g.key
+ON CONFLICT (scope, key) DO UPDATE
+   SET completed_at = excluded.completed_at, outcome = excluded.outcome, outcome_encoding = excluded.outcome_encoding,
+       outcome_format = excluded.outcome_format, outcome_fingerprint = excluded.outcome_fingerprint,
+       write_id = excluded.write_id, expires_at = excluded.expires_at
 RETURNING k.key;
 
 -- name: abandon_key

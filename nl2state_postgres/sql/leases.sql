@@ -72,17 +72,19 @@ RETURNING l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: renew_leases
 -- renew_lease for many leases. Those that are valid are locked first, in the order of their resources, so that no two calls
--- wait for one another; as a renewal does, they pass by open fenced writes. Returns: many rows.
+-- wait for one another, and then written as they were found: see update_states. As a renewal does, they pass by open fenced
+-- writes. Returns: many rows.
 -- Lost: sent again.
 WITH given AS MATERIALIZED (SELECT g.* FROM unnest(:each_resource, :each_owner, :each_token) AS g (resource, owner, token)
         ORDER BY g.resource),
-     due AS MATERIALIZED (SELECT l.scope, l.resource FROM given g, LATERAL (SELECT l.scope, l.resource FROM {schema}.leases l
+     due AS MATERIALIZED (SELECT l.* FROM given g, LATERAL (SELECT l.* FROM {schema}.leases l
         WHERE l.scope = :scope AND l.resource = g.resource AND l.owner = g.owner AND l.token = g.token
           AND l.expires_at > (SELECT {clock}) FOR NO KEY UPDATE) l)
-UPDATE {schema}.leases l
-   SET expires_at = greatest(l.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, l.ttl_seconds)))
+INSERT INTO {schema}.leases AS l (scope, resource, token, turn, ttl_seconds, write_id, acquired_at, expires_at)
+SELECT :scope, due.resource, due.token, due.turn, due.ttl_seconds, due.write_id, due.acquired_at,
+       greatest(due.expires_at, (SELECT {clock}) + make_interval(secs => coalesce(:ttl_seconds, due.ttl_seconds)))
   FROM due
- WHERE l.scope = due.scope AND l.resource = due.resource
+ON CONFLICT (scope, resource) DO UPDATE SET expires_at = excluded.expires_at
 RETURNING l.resource, l.token, l.ttl_seconds, l.acquired_at, l.expires_at, l.metadata;
 
 -- name: release_lease

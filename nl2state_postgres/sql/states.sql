@@ -236,7 +236,9 @@ RETURNING s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s
 
 -- name: update_states
 -- update_state for many records. Those that fit are locked first, in the order of their ids, so that no two calls wait for one
--- another. `from_statuses` and `to_statuses` are the lifecycle's transitions, where it has some. Returns: many rows.
+-- another, and then written as they were found. Not by an UPDATE that is joined to them: its plan may read the whole table,
+-- where it was made for a small one; an insertion, which always conflicts, finds each by its key. `from_statuses` and
+-- `to_statuses` are the lifecycle's transitions, where it has some. Returns: many rows.
 -- Lost: read_back_states.
 WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
           :each_record_id, :each_expected_revision, :each_expected_status, :each_status, :each_is_terminal, :each_lift_expiry,
@@ -244,7 +246,9 @@ WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
           :each_schema_version, :each_payload, :each_payload_encoding, :each_request_id)
           AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
           payload, payload_encoding, request_id) ORDER BY g.record_id),
-     due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
+     due AS MATERIALIZED (SELECT s.*, g.* FROM given g, LATERAL (SELECT s.revision, s.status AS old_status,
+               s.schema_version AS old_schema_version, s.expires_at AS old_expires_at
+          FROM {schema}.states s
         WHERE s.scope = :scope AND s.record_id = g.record_id
           AND (g.expected_revision IS NULL OR s.revision = g.expected_revision)
           AND (g.expected_status IS NULL OR s.status = g.expected_status)
@@ -253,15 +257,20 @@ WITH given AS MATERIALIZED (SELECT g.* FROM unnest(
                 WHERE p.source = s.status AND p.target = g.status))
           AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
           FOR NO KEY UPDATE) s)
-UPDATE {schema}.states s
-   SET revision = s.revision + 1, status = coalesce(g.status, s.status), is_terminal = g.is_terminal,
-       schema_version = coalesce(g.schema_version, s.schema_version), payload = g.payload,
-       payload_encoding = g.payload_encoding, payload_format = :payload_format, request_id = g.request_id,
-       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN g.is_terminal THEN (SELECT {clock}) END,
-       expires_at = CASE WHEN NOT g.lift_expiry
-         THEN coalesce((SELECT {clock}) + make_interval(secs => g.ttl_seconds), s.expires_at) END
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, g.record_id, g.revision + 1, coalesce(g.status, g.old_status), g.is_terminal,
+       coalesce(g.schema_version, g.old_schema_version), g.payload, g.payload_encoding, :payload_format, g.request_id,
+       :write_id,
+       (SELECT {clock}), (SELECT {clock}),
+       CASE WHEN NOT g.lift_expiry THEN coalesce((SELECT {clock}) + make_interval(secs => g.ttl_seconds), g.old_expires_at) END,
+       CASE WHEN g.is_terminal THEN (SELECT {clock}) END
   FROM due g
- WHERE s.scope = g.scope AND s.record_id = g.record_id
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = excluded.revision, status = excluded.status, is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, write_id = excluded.write_id,
+       updated_at = excluded.updated_at, expires_at = excluded.expires_at, ended_at = excluded.ended_at
 RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
           s.updated_at, s.expires_at;
 
@@ -277,7 +286,9 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
           :each_schema_version, :each_payload, :each_payload_encoding, :each_request_id)
           AS g (record_id, expected_revision, expected_status, status, is_terminal, lift_expiry, ttl_seconds, schema_version,
           payload, payload_encoding, request_id) ORDER BY g.record_id),
-     due AS MATERIALIZED (SELECT s.scope, g.* FROM given g, LATERAL (SELECT s.scope FROM {schema}.states s
+     due AS MATERIALIZED (SELECT s.*, g.* FROM given g, LATERAL (SELECT s.revision, s.status AS old_status,
+               s.schema_version AS old_schema_version, s.expires_at AS old_expires_at
+          FROM {schema}.states s
         WHERE s.scope = :scope AND s.record_id = g.record_id
           AND (g.expected_revision IS NULL OR s.revision = g.expected_revision)
           AND (g.expected_status IS NULL OR s.status = g.expected_status)
@@ -286,15 +297,20 @@ WITH held AS MATERIALIZED (SELECT scope FROM {schema}.leases
                 WHERE p.source = s.status AND p.target = g.status))
           AND NOT s.is_terminal AND s.deleted_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > (SELECT {clock}))
           FOR NO KEY UPDATE) s)
-UPDATE {schema}.states s
-   SET revision = s.revision + 1, status = coalesce(g.status, s.status), is_terminal = g.is_terminal,
-       schema_version = coalesce(g.schema_version, s.schema_version), payload = g.payload,
-       payload_encoding = g.payload_encoding, payload_format = :payload_format, request_id = g.request_id,
-       write_id = :write_id, updated_at = (SELECT {clock}), ended_at = CASE WHEN g.is_terminal THEN (SELECT {clock}) END,
-       expires_at = CASE WHEN NOT g.lift_expiry
-         THEN coalesce((SELECT {clock}) + make_interval(secs => g.ttl_seconds), s.expires_at) END
+INSERT INTO {schema}.states AS s (scope, record_id, revision, status, is_terminal, schema_version, payload, payload_encoding,
+       payload_format, request_id, write_id, created_at, updated_at, expires_at, ended_at)
+SELECT :scope, g.record_id, g.revision + 1, coalesce(g.status, g.old_status), g.is_terminal,
+       coalesce(g.schema_version, g.old_schema_version), g.payload, g.payload_encoding, :payload_format, g.request_id,
+       :write_id,
+       (SELECT {clock}), (SELECT {clock}),
+       CASE WHEN NOT g.lift_expiry THEN coalesce((SELECT {clock}) + make_interval(secs => g.ttl_seconds), g.old_expires_at) END,
+       CASE WHEN g.is_terminal THEN (SELECT {clock}) END
   FROM due g
- WHERE s.scope = g.scope AND s.record_id = g.record_id
+ON CONFLICT (scope, record_id) DO UPDATE
+   SET revision = excluded.revision, status = excluded.status, is_terminal = excluded.is_terminal,
+       schema_version = excluded.schema_version, payload = excluded.payload, payload_encoding = excluded.payload_encoding,
+       payload_format = excluded.payload_format, request_id = excluded.request_id, write_id = excluded.write_id,
+       updated_at = excluded.updated_at, expires_at = excluded.expires_at, ended_at = excluded.ended_at
 RETURNING s.record_id, s.revision, s.status, s.is_terminal, s.schema_version, s.request_id, s.parent_id, s.created_at,
           s.updated_at, s.expires_at;
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from nl2state import AttemptInFlightError, Json, Reservation, TenantScope
 from nl2state.testing.harness import until
+from nl2state_postgres.catalog import Catalog
+from nl2state_postgres.connection import Connection
 from tests.servers import PostgresHarness
 
 
@@ -78,3 +81,35 @@ def _sizes(harness: PostgresHarness) -> list[Any]:
     tables = [f"{harness.schema}.{table}" for table in ("states", "leases")]
     sql = "SELECT pg_table_size(name), pg_indexes_size(name) FROM unnest(%s::regclass[]) name"
     return harness.observer.execute(sql, [tables]).fetchall()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("get_states", "create_states", "update_states", "reserve_keys", "complete_keys", "renew_leases"),
+        *("create_states_fenced", "update_states_fenced", "complete_keys_fenced"),
+        *("explain_states", "read_back_states", "read_back_keys"),
+    ],
+)
+def test_a_call_for_many_looks_each_row_up_by_its_key_whatever_its_plan_was_made_for(
+    harness: PostgresHarness, name: str
+) -> None:
+    """P11: a plan that reads the table, since that was small when it was made, would read it when it is large."""
+    for table in ("states", "leases", "keys"):
+        harness.observer.execute(f"VACUUM (ANALYZE) {harness.schema}.{table}")  # so that it is known to be empty
+    catalog = Catalog.load(schema=harness.schema, clock=harness.settings.clock)
+    connection = Connection.ready(harness.dsn, harness.settings, catalog)
+    try:
+        connection.command(f"PREPARE many AS {catalog[name].sql}")
+        nothing = ", ".join(["NULL"] * len(catalog[name].parameters))
+        (plan,) = connection.command(f"EXPLAIN (FORMAT JSON) EXECUTE many ({nothing})").row or (None,)
+    finally:
+        connection.close()
+    scans = [node for node in _nodes(plan[0]["Plan"]) if "Scan" in node["Node Type"] and "Relation Name" in node]
+    assert scans
+    for scan in scans:
+        assert len(re.findall(r"\((scope|record_id|key|resource) = ", scan.get("Index Cond", ""))) == 2, scan
+
+
+def _nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for inner in plan.get("Plans", ()) for node in _nodes(inner))]
