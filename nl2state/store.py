@@ -198,6 +198,8 @@ SWEEPS: Final = {
 """The clean-ups of a scope, and the noun that each is counted with."""
 
 _BY_TIME: Final = tuple(name for name, noun in SWEEPS.items() if noun == "states")
+_STEP = 100
+"""How many rows a backend reads at once: others come between, where one statement would keep a processor for long."""
 _SCOPES_MAX = 100
 _PAGE_SIZE_MAX = 10_000
 _EXPIRED_AGE_SECONDS_MIN = 3_600.0
@@ -239,12 +241,17 @@ def retain_by_scope(
                 continue  # it was done before
             noun, key = SWEEPS[name], "" if resumed is None else resumed.key
             resumed = None
-            if removed[noun] == limit:
+            unread = limit - removed[noun]
+            while unread:
+                page_size = min(unread, _STEP)
+                swept = sweep(name, scope, age_seconds, page_size, key)
+                removed[noun] += swept.removed
+                unread -= page_size
+                if swept.after is None:
+                    break
+                key = swept.after
+            else:
                 return Retained(**removed, after=RetainCursor(scope, name, key))
-            swept = sweep(name, scope, age_seconds, limit - removed[noun], key)
-            removed[noun] += swept.removed
-            if swept.after is not None:
-                return Retained(**removed, after=RetainCursor(scope, name, swept.after))
         scope = next_scope(scope)
     return Retained(**removed, after=None if scope is None else RetainCursor(scope, next(iter(ages)), ""))
 
