@@ -1,6 +1,7 @@
 """The command: `python -m tests.benchmarks`.
 
-It exits with 1 where P13 did not hold, with 2 where it could not do what was asked, and with 130 after a Ctrl-C.
+It exits with 1 where P13 or a bound did not hold, with 2 where it could not do what was asked, and with 130 after a
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import psycopg
 from nl2state import StoreError
 from nl2state_postgres.demo.interrupts import Interrupted, interruptible
 from nl2state_postgres.demo.report import progress_bar
-from tests.benchmarks import batch, comparison, delays, fairness, footprint
+from tests.benchmarks import batch, comparison, delays, fairness, footprint, growth, retention
 from tests.benchmarks.facts import facts
 from tests.benchmarks.options import Options, parse
 from tests.benchmarks.parts import BenchmarkError, Ground
@@ -24,7 +25,17 @@ from tests.benchmarks.report import tell
 from tests.benchmarks.server import serving
 from tests.benchmarks.written import FOLDER, write
 
-PARTS: Final = (comparison.PART, fairness.PART, footprint.PART, batch.PART, delays.PART, peers.PART)
+PARTS: Final = (
+    comparison.PART,
+    fairness.PART,
+    footprint.PART,
+    batch.PART,
+    delays.PART,
+    peers.PART,
+    retention.PART,
+    growth.PART,
+)
+"""In the order of a run: the last two empty the tables, and leave many rows."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 _THREADS_MAX = 64
 _ROUNDS_MAX = 10_000
+_ROWS = 1_000_000
+_ROWS_MAX = 100_000_000
+_WRITES = 200_000
 _CALLS = 600
 _CALLS_MAX = 1_000_000
 _SECONDS = 5
@@ -36,6 +39,8 @@ class Options:
     """None: as many as each part likes."""
     calls: int
     seconds: int
+    rows: int
+    writes: int
     only: tuple[str, ...] | None
     baselines: tuple[str, ...]
     dsn: str | None
@@ -65,6 +70,8 @@ def parse(arguments: Sequence[str], parts: Mapping[str, str]) -> Options:
     option("--rounds", type=_up_to(_ROUNDS_MAX), help="how often each thing is measured: 11 rounds, 5 harms, ...")
     option("--calls", type=_up_to(_CALLS_MAX), default=_CALLS, help=f"in a round, of all threads: {_CALLS}")
     option("--seconds", type=_up_to(_SECONDS_MAX), default=_SECONDS, help=f"of --fairness: {_SECONDS}")
+    option("--rows", type=_up_to(_ROWS_MAX), default=_ROWS, help=f"of --growth and --retention: {_ROWS:,}")
+    option("--writes", type=_up_to(_ROWS_MAX), default=_WRITES, help=f"of --growth, to each table: {_WRITES:,}")
     option("--durable", action="store_true", help="let commits wait for the disk; the temporary server syncs to it")
     option("--dsn", help="a server of yours: schemas are made there, and dropped; else a temporary one")
     option = parser.add_argument_group("what is told").add_argument
@@ -77,6 +84,8 @@ def parse(arguments: Sequence[str], parts: Mapping[str, str]) -> Options:
         rounds=found.rounds,
         calls=found.calls,
         seconds=found.seconds,
+        rows=found.rows,
+        writes=found.writes,
         only=found.only,
         baselines=_CODECS[found.codec],
         dsn=found.dsn,

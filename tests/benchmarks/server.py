@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
 import psycopg
 
@@ -15,6 +16,10 @@ from tests.benchmarks.sides import SIDES
 __all__ = ["serving"]
 
 _DROP_LOCK_TIMEOUT = "10s"
+_SETTINGS: Final = {
+    "max_connections": "200",
+    "shared_buffers": "1GB",  # a million rows are in memory; what is not used of it costs nothing
+}
 
 
 @contextmanager
@@ -25,7 +30,7 @@ def serving(dsn: str | None, *, durable: bool) -> Iterator[tuple[str, dict[str, 
     """
     with ExitStack() as resources:
         if dsn is None:
-            settings = {"fsync": "on" if durable else "off", "max_connections": "200"}
+            settings = _SETTINGS | {"fsync": "on" if durable else "off"}
             dsn = resources.enter_context(EmbeddedPostgres(settings=settings)).dsn
         psycopg.connect(dsn).close()  # a wrong DSN is told now, and there is nothing to drop
         run = secrets.token_hex(6)

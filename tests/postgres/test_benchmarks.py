@@ -26,6 +26,7 @@ from tests.benchmarks.crowds import Crowd
 from tests.benchmarks.delays import HARMS
 from tests.benchmarks.facts import facts
 from tests.benchmarks.fairness import CROWD, Waits
+from tests.benchmarks.filling import DUE
 from tests.benchmarks.ours import open_ours
 from tests.benchmarks.rounds import Result, TeamOnLanes, compare, team_of
 from tests.benchmarks.server import serving
@@ -191,6 +192,27 @@ def test_a_successor_gets_the_lease_and_the_late_write_is_refused(run: Run, serv
     assert schemas(server) == []
 
 
+def test_growth_is_measured_and_nothing_is_left(run: Run, server: str) -> None:
+    status, out, err = run("--growth --rows 600 --writes 400 --rounds 1 --calls 10 --json", server)
+    found = json.loads(out)["growth"]
+    assert err == ""
+    assert [churn["what"] for churn in found["churn"]] == ["updates", "renewals", "renewals of one", "completions"]
+    assert [churn["writes"] for churn in found["churn"]] == [400, 400, 200, 600]
+    assert [scale["call"] for scale in found["scale"]] == ["get", "update", "acquire"]
+    assert status == (0 if all(each["held"] for each in (*found["churn"], *found["scale"])) else 1)
+    assert schemas(server) == []
+
+
+def test_retention_is_measured_and_nothing_is_left(run: Run, server: str) -> None:
+    status, out, err = run("--retention --rows 2500 --rounds 1 --json", server)
+    found = json.loads(out)["retention"]
+    assert err == ""
+    assert [removal["kind"] for removal in found] == list(DUE)
+    assert {removal["removed"] for removal in found} == {2_500}
+    assert status == (0 if all(removal["held"] for removal in found) else 1)
+    assert schemas(server) == []
+
+
 @pytest.mark.parametrize(
     ("options", "dsn", "words"),
     [
@@ -198,6 +220,7 @@ def test_a_successor_gets_the_lease_and_the_late_write_is_refused(run: Run, serv
         ("--threads 1,0", None, "0 is not a number from 1 to"),
         ("--calls many", None, "many is not a number from 1 to"),
         ("--codec fast", None, "invalid choice: 'fast'"),
+        ("--rows 0", None, "0 is not a number from 1 to"),
         ("--fast", None, "unrecognized arguments: --fast"),
         ("", "host=/nowhere dbname=x password=hunter2", "nowhere"),
     ],
@@ -219,6 +242,8 @@ def test_what_cannot_be_done_is_told_in_one_line(run: Run, options: str, dsn: st
         ("--fairness --seconds 600", "leases WHERE resource LIKE 'resource-fairness%'"),
         ("--batch --calls 1000000", "states WHERE record_id LIKE 'batch%'"),
         ("--delays", "leases"),
+        ("--growth", "states WHERE revision > 3"),
+        ("--retention --rows 2000000", "states WHERE record_id LIKE 'a%'"),
     ],
 )
 def test_a_run_that_is_asked_to_end_leaves_nothing(server: str, what: str, begun: str) -> None:
