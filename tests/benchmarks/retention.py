@@ -140,8 +140,8 @@ class Removal:
 def measure(dsn: str, schema: str, rows: int, rounds: int, progress: Progress) -> Retention:
     """Remove so many rows of each kind, one kind after the other, among 10,000 that stay and that a writer writes to.
 
-    For as many rounds, the writer is alone for a while and then has the removal beside it. Raises BenchmarkError where the
-    writer fails.
+    For as many rounds, the writer is alone for a while and then has the removal beside it. Raises BenchmarkError where
+    the writer fails.
     """
     removals = []
     with closing(psycopg.connect(dsn, autocommit=True)) as connection, PostgresStore.open(dsn, schema=schema) as store:
@@ -204,7 +204,7 @@ def _writer(dsn: str, schema: str, table: str, rows: int) -> Iterator[Write]:
     def p99_us() -> float:
         try:
             return float(ours.recv())
-        except EOFError:
+        except (EOFError, OSError):
             raise BenchmarkError("the writer's process failed") from None
 
     def write(seconds: float) -> Callable[[], float]:

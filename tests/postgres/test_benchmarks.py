@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from nl2state_postgres.embedded import EmbeddedPostgres
-from tests.benchmarks import pgbench
+from tests.benchmarks import pgbench, retention
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.by_hand import open_by_hand
 from tests.benchmarks.codec import LIBRARY, STDLIB
@@ -27,7 +27,10 @@ from tests.benchmarks.delays import HARMS
 from tests.benchmarks.facts import facts
 from tests.benchmarks.fairness import CROWD, Waits
 from tests.benchmarks.filling import DUE
+from tests.benchmarks.growth import Churn, Growth, Scale
 from tests.benchmarks.ours import open_ours
+from tests.benchmarks.parts import BenchmarkError
+from tests.benchmarks.retention import Removal, Retention
 from tests.benchmarks.rounds import Result, TeamOnLanes, compare, team_of
 from tests.benchmarks.server import serving
 from tests.benchmarks.sides import BY_HAND, BY_HAND_CODEC, CALLS, OURS, PGBENCH, VALUE, Side
@@ -169,6 +172,29 @@ def test_a_run_is_written_as_a_page_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "benchmarks" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_growth_and_retention_are_written_with_the_bounds_that_did_not_hold(tmp_path: Path) -> None:
+    churned = [
+        Churn("updates", 100, 100, (1_000, 1_050), (1_000, 1_000)),
+        Churn("renewals", 100, 98, (1_000, 1_000), (1_000, 1_000)),
+        Churn("completions", 100, 100, (1_000, 9_000), (1_000, 9_000), grows=True),
+    ]
+    scales = [Scale("get", (100.0, 100.0), (110.0, 130.0)), Scale("update", (100.0,), (126.0,))]
+    calm = Removal("keys", 3_000, 3_000, [10.0], [30.0], [12.5], [(100.0, 190.0), (100.0, 300.0), (100.0, 200.0)])
+    reports = {"growth": Growth(churned, scales, 100, 1_000), "retention": Retention([calm])}
+    write(reports, {}, tmp_path, durable=False)
+    of_growth, of_retention = ((tmp_path / f"{name}.md").read_text() for name in reports)
+    assert "| updates | 100 | 1.0000 | 1.050 | 1.000 | held |" in of_growth
+    assert "| renewals | 100 | 0.9800 | 1.000 | 1.000 | NOT HELD |" in of_growth
+    assert "| completions | 100 | 1.0000 |  |  | held |" in of_growth
+    assert "| get | 100.0 | 120.0 | 1.20 | 1.15-1.25 | held |" in of_growth
+    assert "| update | 100.0 | 126.0 | 1.26 | 1.26-1.26 | NOT HELD |" in of_growth
+    assert "| keys | 3 | 12.5 | 30.0 | 30.0 | 0 | 1.25 | held |" in of_retention
+    assert "| keys | 100 | 200 | 2.00 | 1.95-2.50 | held |" in of_retention
+    assert [report.exit_status for report in reports.values()] == [1, 0]
+    slow = Removal("keys", 3_000, 3_000, [61.0])
+    assert Retention([calm, slow]).exit_status == 1
+
+
 def test_the_waits_of_a_thread_are_summed_up() -> None:
     waits = Waits.of([*range(1_000_000, 100_000_000, 1_000_000), 500_000_000])
     assert waits == Waits(calls=100, median_ms=50.5, p99_ms=99.0, max_ms=500.0)
@@ -213,6 +239,19 @@ def test_retention_is_measured_and_nothing_is_left(run: Run, server: str) -> Non
     assert schemas(server) == []
 
 
+def test_a_writer_that_fails_ends_the_run(server: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(server, durable=False) as (dsn, made), psycopg.connect(dsn, autocommit=True) as connection:
+
+        def progress(what: str, _done: int, _of: int) -> None:
+            if what == "vacuuming":
+                connection.execute(f"TRUNCATE {made[OURS]}.states")
+
+        with pytest.raises(BenchmarkError, match="the writer's process failed"):
+            retention.measure(dsn, made[OURS], 10, 1, progress)
+    assert "NotFoundError" in capfd.readouterr().err
+    assert schemas(server) == []
+
+
 @pytest.mark.parametrize(
     ("options", "dsn", "words"),
     [
@@ -221,6 +260,7 @@ def test_retention_is_measured_and_nothing_is_left(run: Run, server: str) -> Non
         ("--calls many", None, "many is not a number from 1 to"),
         ("--codec fast", None, "invalid choice: 'fast'"),
         ("--rows 0", None, "0 is not a number from 1 to"),
+        ("--growth --rows 3", None, "--growth needs 4 rows at least"),
         ("--fast", None, "unrecognized arguments: --fast"),
         ("", "host=/nowhere dbname=x password=hunter2", "nowhere"),
     ],
