@@ -198,8 +198,8 @@ SWEEPS: Final = {
 """The clean-ups of a scope, and the noun that each is counted with."""
 
 _BY_TIME: Final = tuple(name for name, noun in SWEEPS.items() if noun == "states")
-_STEP = 100
-"""How many rows a backend reads at once: others come between, where one statement would keep a processor for long."""
+_STEP = 50
+"""How many rows a backend reads at once: a commit beside it has to flush what is written of them as well."""
 _SCOPES_MAX = 100
 _PAGE_SIZE_MAX = 10_000
 _EXPIRED_AGE_SECONDS_MIN = 3_600.0

@@ -36,12 +36,12 @@ class Keys:
 
 def test_a_call_reads_its_limit_in_steps_whatever_it_removes() -> None:
     keys = Keys(1_000)
-    assert keys.retain(250) == Retained(0, 0, 125, RetainCursor(_SCOPE, "keys", "250"))
-    assert keys.read == [100, 100, 50]
+    assert keys.retain(120) == Retained(0, 0, 60, RetainCursor(_SCOPE, "keys", "120"))
+    assert keys.read == [50, 50, 20]
 
 
 def test_calls_go_on_where_the_one_before_stopped_and_reach_all() -> None:
     keys = Keys(420)
     first = keys.retain(250)
     assert keys.retain(250, first.after) == Retained(0, 0, 85, None)
-    assert keys.read == [100, 100, 50, 100, 100]
+    assert keys.read == [50] * 9
