@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
@@ -27,6 +27,7 @@ from nl2state_postgres.settings import Settings
 __all__ = ["LentPool", "OwnPool", "Pool", "beside", "taken"]
 
 _AT_HAND_SECONDS: Final = 60.0
+_PATIENCE_SECONDS: Final = 0.005
 _IDLE: Final = int(TransactionStatus.IDLE)
 
 
@@ -64,8 +65,9 @@ class OwnPool:
     """A pool of our own connections, which psycopg_pool makes, checks, ages and replaces.
 
     It is asked for one seldom: a connection that comes back stays at hand for a minute. The last one used is the first
-    to be used again, since its backend is warm, unless somebody waits: then the longest waiter gets it. A free-for-all
-    would starve some threads for as long as there are more of them than connections.
+    to be used again, since its backend is warm, unless somebody has waited for a moment: then the longest waiter gets
+    it. With a free-for-all, some of more threads than connections would get none; but to hand each one over at once
+    would leave it idle while its next thread wakes up, which takes as long as a call.
     """
 
     def __init__(self, conninfo: str, catalog: Catalog, settings: Settings, *, size: tuple[int, int]) -> None:
@@ -92,11 +94,12 @@ class OwnPool:
         """Return a connection that is alive."""
         if os.getpid() != self._process:
             _check_process(self._process)
+        now = time.monotonic()
         try:
-            connection = None if self._waiters else self._at_hand.pop()
+            connection = None if self._waiters and self._is_overdue(now) else self._at_hand.pop()
         except IndexError:
             connection = None
-        give_up_at = time.monotonic() + self._timeout_seconds
+        give_up_at = now + self._timeout_seconds
         while True:
             if connection is None:
                 connection = self._wait(give_up_at)
@@ -114,15 +117,16 @@ class OwnPool:
         """Take a connection back, and replace a closed one. In a forked child it is the parent's, and left."""
         if os.getpid() != self._process:
             return
-        if runner.pgconn.transaction_status == _IDLE and time.monotonic() < runner.at_hand_until:
+        now = time.monotonic()
+        if runner.pgconn.transaction_status == _IDLE and now < runner.at_hand_until:
             self._at_hand.append(runner)
             if self._closed:  # meanwhile
                 self._put_back(math.inf)
         else:
             self._pool.putconn(runner)
             self._permits.append(None)
-            self._put_back(time.monotonic())  # what has not been used since long
-        if self._waiters:  # after the append, as a waiter queues before it looks: none is left waiting
+            self._put_back(now)  # what has not been used since long
+        if self._waiters and (self._permits or self._is_overdue(now)):  # who is patient yet looks again by itself
             self._hand_over()
 
     def close(self) -> None:
@@ -135,6 +139,13 @@ class OwnPool:
 
     def _note(self, failure: StoreError | None) -> None:
         self._failure = failure
+
+    def _is_overdue(self, now: float) -> bool:
+        """Whether somebody has waited for longer than others may pass by."""
+        try:
+            return self._waiters[0].patient_until <= now
+        except IndexError:  # served meanwhile
+            return False
 
     def _put_back(self, until: float) -> None:
         """Return those at hand, whose time was over by then, to psycopg_pool, which keeps or closes them."""
@@ -149,7 +160,7 @@ class OwnPool:
         try:
             self._waiters.append(waiter)
             self._hand_over()
-            waiter.wait(give_up_at)
+            waiter.wait(give_up_at, self._hand_over)
             with self._handing:  # from now on nobody hands it anything
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
@@ -214,12 +225,15 @@ class _Waiter:
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.has_permit = False
+        self.patient_until = time.monotonic() + _PATIENCE_SECONDS
         self.turn = threading.Lock()
         self.turn.acquire()
 
-    def wait(self, give_up_at: float) -> None:
-        """Wait until it was handed something, at most so long."""
-        self.turn.acquire(timeout=max(0.0, give_up_at - time.monotonic()))
+    def wait(self, give_up_at: float, look: Callable[[], None]) -> None:
+        """Wait until it was handed something, at most so long; and after a moment, look what is at hand."""
+        if not self.turn.acquire(timeout=max(0.0, min(give_up_at, self.patient_until) - time.monotonic())):
+            look()
+            self.turn.acquire(timeout=max(0.0, give_up_at - time.monotonic()))
 
 
 class LentPool:

@@ -61,7 +61,7 @@ def test_there_are_never_more_than_the_most(open_pool: Callable[..., OwnPool]) -
     assert {pool.take(), pool.take()} == {first, second}
 
 
-def test_who_waited_longest_is_served_first_and_nobody_is_overtaken(open_pool: Callable[..., OwnPool]) -> None:
+def test_who_waited_longest_is_served_first_and_nobody_is_overtaken_for_long(open_pool: Callable[..., OwnPool]) -> None:
     pool = open_pool(1)
     held = pool.take()
     served: list[int] = []
