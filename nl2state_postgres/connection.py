@@ -130,7 +130,8 @@ class Connection(psycopg.Connection[Row]):
         self, statements: Sequence[tuple[Statement, Mapping[str, Any]]], *, after: Sequence[str] = ()
     ) -> list[Answer]:
         """Run statements of a transaction in one round trip, once each is prepared."""
-        after = self._sent_before(after, *(statement for statement, _ in statements))
+        if after:
+            after = self._sent_before(after, *(statement for statement, _ in statements))
         sending = []
         for statement, values in statements:
             sent = [None if (value := values[name]) is None else encode(value) for name, encode in statement.encoders]
@@ -187,7 +188,8 @@ class Connection(psycopg.Connection[Row]):
         if not after and statement in self._loaders and self._prepares:  # as nearly always
             send = self.pgconn.send_query_prepared
             return self._exchange(send, statement.key, sent, statement.formats, _BINARY)
-        after = self._sent_before(after, statement)
+        if after:
+            after = self._sent_before(after, statement)
         send, parameters, state = self._ready_to_send(statement, sent)
         if state:
             return None, state
@@ -200,7 +202,7 @@ class Connection(psycopg.Connection[Row]):
 
         That may fail, as where the table is locked, and is to be undone with what it belongs to: so that comes before.
         """
-        if not after or not self._prepares or self._loaders.keys() >= set(statements):
+        if not self._prepares or self._loaders.keys() >= set(statements):
             return after
         _, state = self._exchange(self._send_after, after, ())
         if state:
