@@ -77,6 +77,7 @@ class OwnPool:
         self._closed = False
         self._at_hand: deque[Connection] = deque()
         self._permits = deque([None] * size[1])  # to ask psycopg_pool for one more
+        self._borrowers: deque[None] = deque()  # one for each call that asks psycopg_pool, and may wait there
         self._waiters: deque[_Waiter] = deque()
         self._handing = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
@@ -120,7 +121,7 @@ class OwnPool:
         now = time.monotonic()
         if runner.pgconn.transaction_status == _IDLE and now < runner.at_hand_until:
             self._at_hand.append(runner)
-            if self._closed:  # meanwhile
+            if self._borrowers or self._closed:  # after the append, as a borrower queues before it looks
                 self._put_back(math.inf)
         else:
             self._pool.putconn(runner)
@@ -203,10 +204,18 @@ class OwnPool:
             self._hand_over()
 
     def _borrow(self, give_up_at: float) -> Connection:
-        """Ask psycopg_pool for a connection, for a minute."""
+        """Ask psycopg_pool for a connection, for a minute.
+
+        It may not be able to make one more, and others come back meanwhile: they go there, as long as somebody waits.
+        """
         connection = None
-        with suppress(psycopg_pool.PoolClosed, psycopg_pool.PoolTimeout):
-            connection = self._pool.getconn(max(0.0, give_up_at - time.monotonic()))
+        self._borrowers.append(None)
+        try:
+            self._put_back(math.inf)
+            with suppress(psycopg_pool.PoolClosed, psycopg_pool.PoolTimeout):
+                connection = self._pool.getconn(max(0.0, give_up_at - time.monotonic()))
+        finally:
+            self._borrowers.pop()
         if connection is None:
             raise self._told()
         connection.at_hand_until = time.monotonic() + _AT_HAND_SECONDS

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 
 from nl2state import StoreTimeoutError, TenantScope, UsageError
@@ -98,6 +99,34 @@ def test_no_thread_starves_where_there_are_more_of_them_than_connections(open_po
     for worker in workers:
         worker.result()
     assert max(calls) < 10 * min(calls)
+
+
+@pytest.mark.parametrize("most", [2, 8])
+def test_where_the_server_gives_fewer_connections_than_the_most_they_are_shared(
+    open_pool: Callable[..., OwnPool], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """P11: who waits for one more to be made gets the one that comes back, as everybody else does."""
+    pool = open_pool(most, checkout_timeout_seconds=5.0)
+    with taken(pool) as only:
+        monkeypatch.setattr(Connection, "connect", _too_many)
+        waiters = [start(partial(_use, pool)) for _ in range(4)]
+        until(lambda: len(pool._borrowers) == min(most - 1, 4), "they ask for more")
+    assert {waiter.result() for waiter in waiters} == {only}
+    assert len(pool._permits) + len(pool._at_hand) == most
+    assert len(pool._borrowers) == 0
+
+
+def _too_many(*_: Any, **__: Any) -> Connection:
+    raise psycopg.OperationalError("too many connections")
+
+
+def _use(pool: OwnPool) -> Connection:
+    connection = pool.take()
+    for _ in range(20):
+        pool.give(connection)
+        connection = pool.take()
+    pool.give(connection)
+    return connection
 
 
 def test_a_wait_that_is_over_takes_no_connection_with_it(open_pool: Callable[..., OwnPool]) -> None:
