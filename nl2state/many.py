@@ -24,9 +24,7 @@ class Outcomes(Sequence[T], Generic[T]):
     from it, be it that the server is gone, is their refusal: the call would else raise, as if nothing had been done.
     """
 
-    __slots__ = ("_results", "refusals")
-
-    refusals: Mapping[int, StoreError]
+    __slots__ = ("_refusals", "_results")
 
     def __init__(self, results: Iterable[T | StoreError], *, atomic: bool = False) -> None:
         """Keep the results and refusals of a call in their order. An atomic call's first refusal is raised."""
@@ -34,7 +32,12 @@ class Outcomes(Sequence[T], Generic[T]):
         refused = {index: result for index, result in enumerate(self._results) if isinstance(result, StoreError)}
         if atomic and refused:
             raise refused[min(refused)]
-        self.refusals = MappingProxyType(refused)
+        self._refusals = refused
+
+    @property
+    def refusals(self) -> Mapping[int, StoreError]:
+        """The refusals, by the indices of their items."""
+        return MappingProxyType(self._refusals)
 
     @overload
     def __getitem__(self, index: int) -> T: ...

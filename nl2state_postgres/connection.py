@@ -140,7 +140,7 @@ class Connection(psycopg.Connection[Row]):
                 self._fail(state, in_doubt=False)
             sending.append((send, parameters))
         answers: list[PGresult] = []
-        _, state = self._exchange(self._send_after, after, sending, answers=answers)
+        _, state = self._exchange(self._send_after, after, sending, answers=answers, statements=len(sending))
         if state:
             self._fail(state, in_doubt=False)
         results = answers[len(after) :]
@@ -221,17 +221,17 @@ class Connection(psycopg.Connection[Row]):
         self.pgconn.pipeline_sync()
 
     def _exchange(
-        self, send: Callable[..., None], *parameters: Any, answers: list[PGresult] | None = None
+        self, send: Callable[..., None], *parameters: Any, answers: list[PGresult] | None = None, statements: int = 1
     ) -> tuple[PGresult | None, str]:
         """Send something and return its answer, and the SQLSTATE of its failure, empty where it succeeded.
 
         Of several in a pipeline, that is the answer of the first that failed, or else of the last; all of them are
-        added to `answers`.
+        added to `answers`. Each statement may take its time.
         """
         heard: list[PGresult] = [] if answers is None else answers
         try:
             send(*parameters)
-            give_up_at = time.monotonic() + self._bound_seconds
+            give_up_at = time.monotonic() + statements * self._bound_seconds
             if self.pgconn.flush():  # larger than the socket's buffer
                 self._flush(give_up_at)
             if self._hear(heard, give_up_at):

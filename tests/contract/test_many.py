@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Sequence
 
@@ -80,3 +81,12 @@ def test_the_bound_on_all_values_is_taken() -> None:
     with pytest.raises(PayloadError) as refused:
         check_bytes([3, 8], limits)
     assert (refused.value.field, refused.value.limit, refused.value.index) == ("items", 10, None)
+
+
+def test_outcomes_are_pickled_and_copied_whole() -> None:
+    for again in (pickle.loads(pickle.dumps(_mixed())), copy.deepcopy(_mixed())):
+        assert (again[0], len(again)) == ("a", 4)
+        assert {index: (type(error), error.index) for index, error in again.refusals.items()} == {
+            1: (NotFoundError, 1),
+            3: (RevisionConflictError, 3),
+        }
