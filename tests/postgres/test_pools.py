@@ -171,17 +171,14 @@ def test_a_connection_that_comes_back_in_a_transaction_is_not_handed_on(open_poo
         assert connection.info.transaction_status == 0
 
 
-def test_what_has_not_been_used_for_long_goes_back_to_the_pool_beneath(
-    open_pool: Callable[..., OwnPool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_not_been_used_for_long_goes_back_to_the_pool_beneath(open_pool: Callable[..., OwnPool]) -> None:
     """There it is closed when it is idle or old: its rules hold as they would without us."""
-    monkeypatch.setattr("nl2state_postgres.pools._AT_HAND_SECONDS", 0.05)
     pool = open_pool(2)
     first, second = pool.take(), pool.take()
     pool.give(first)
     pool.give(second)
     assert len(pool._at_hand) == 2
-    time.sleep(0.06)
+    first.at_hand_until = second.at_hand_until = 0.0  # a minute later
     used = pool.take()
     assert used is second
     pool.give(used)
