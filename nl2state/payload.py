@@ -44,7 +44,7 @@ _REQUEST_NODES_MAX = 67_108_864  # a request is not stored, so its size is the s
 _FINGERPRINT_PREFIX = "sha256:"
 
 _KINDS = frozenset({str, bool, NoneType, int, float, dict, list})
-_TEXT = frozenset({str})
+_TEXT: frozenset[type] = frozenset({str})
 _NONE: frozenset[str] = frozenset()
 _HARMLESS: dict[frozenset[str], set[str]] = {}  # names that were seen to be none of a credential's
 _HARMLESS_MAX = 10_000
@@ -163,7 +163,9 @@ def _is_harmless(value: object, depth_max: int, forbidden: frozenset[str]) -> bo
     for part in parts:  # which grows meanwhile
         if len(parts) > depth_max or len(part) > _HARMLESS_MAX:  # so many lists and objects may be too deep
             return False
-        if type(part) is dict and not (part.keys() <= harmless if forbidden else _TEXT.issuperset(map(type, part))):
+        if type(part) is dict and not (
+            _TEXT.issuperset(map(type, part)) and (part.keys() <= harmless or not forbidden)
+        ):
             return False
         for member in part.values() if type(part) is dict else part:
             kind = type(member)
@@ -211,16 +213,16 @@ class _Bounds:
             if self.nodes_left < 0:
                 raise PayloadError(f"{self.field} has too many parts", field=self.field)
             if objects:
-                self._check_names(set().union(*objects))
+                self._check_names([*chain.from_iterable(objects)])
             level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
 
-    def _check_names(self, names: set[object]) -> None:
-        if not all(isinstance(name, str) for name in names):
+    def _check_names(self, names: list[object]) -> None:
+        if not _TEXT.issuperset(map(type, names)):
             raise PayloadError(f"{self.field} has an object with a key that is not a string", field=self.field)
         if not self.forbidden:
             return
         harmless = _HARMLESS.setdefault(self.forbidden, set())
-        new = cast("set[str]", names) - harmless
+        new = cast("set[str]", set(names)) - harmless
         found = self.forbidden & {name.lower().replace("-", "").replace("_", "") for name in new}
         if found:  # said as the limits say it, and not as the value does
             which = ", ".join(sorted(found))

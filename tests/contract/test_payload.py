@@ -30,7 +30,6 @@ class _Text(str):
 @pytest.mark.parametrize(
     "value",
     [
-        {_Text("a"): 1},
         None,
         True,
         0,
@@ -122,7 +121,7 @@ def test_what_is_told_to_be_harmless_in_one_sweep_is_within_its_bounds(value: An
 def _is_plain(value: Any, levels: int) -> bool:
     """Whether it is of JSON's own types alone, and not deeper than that: the same, one by one."""
     if type(value) is dict:
-        named = all(isinstance(name, str) and name.lower().replace("-", "") != "secret" for name in value)
+        named = all(type(name) is str and name.lower().replace("-", "") != "secret" for name in value)
         return levels > 0 and named and all(_is_plain(each, levels - 1) for each in value.values())
     if type(value) is list:
         return levels > 0 and all(_is_plain(each, levels - 1) for each in value)
@@ -139,6 +138,9 @@ def _is_plain(value: Any, levels: int) -> bool:
         {"\udfff": 1},
         {1: 1},
         {None: 1},
+        {_Text("a"): 1},
+        {"a": {_Text("a"): 1}},
+        [{"a": 1}, {_Text("a"): 1}],
         (1, 2),
         {1, 2},
         object(),
